@@ -1,0 +1,3 @@
+from imdb_transformer.cli import main
+
+main()

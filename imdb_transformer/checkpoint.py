@@ -1,0 +1,97 @@
+"""Tensors and counters on disk: safetensors and JSON, whole or absent, verified when loaded. No pickle.
+
+A checkpoint is a folder: `model.safetensors` (the weights to predict with), `training.safetensors`
+(only in `last`: the optimiser's moments, and the raw weights where those to predict with are averaged),
+and `checkpoint.json` (counters, hashes of the two files, hash of the tokenizer).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from imdb_transformer.errors import RunError
+from imdb_transformer.files import sha256_of, whole_folder, write_whole
+
+META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
+
+
+class Checkpoint(BaseModel):
+    """`checkpoint.json`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int
+    counters: dict[str, Any]
+    tokenizer_hash: str
+    file_hashes: dict[str, str]
+
+
+def save(
+    folder: Path, *, step: int, counters: Mapping[str, Any], tokenizer_hash: str,
+    model: Mapping[str, Tensor], training: Mapping[str, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """Writes a checkpoint in the place of the one in `folder`, which goes only when the new one is there."""
+    with whole_folder(folder) as temporary:
+        contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
+        for name, tensors in contents.items():
+            save_file(
+                {key: tensor.detach().contiguous() for key, tensor in tensors.items()}, temporary / name
+            )
+        meta = Checkpoint(
+            step=step,
+            counters=dict(counters),
+            tokenizer_hash=tokenizer_hash,
+            file_hashes={name: sha256_of(temporary / name) for name in contents},
+        )
+        write_whole(temporary / META, meta.model_dump_json(indent=1).encode())
+
+
+def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
+    """`checkpoint.json` of a folder. Raises RunError where it is missing, damaged or of another tokenizer."""
+    path = folder / META
+    try:
+        meta = Checkpoint.model_validate_json(path.read_bytes())
+    except OSError:
+        raise RunError(f"{folder} holds no checkpoint ({META} is missing).") from None
+    except ValidationError:
+        raise RunError(f"{path} is damaged.") from None
+    if meta.tokenizer_hash != tokenizer_hash:
+        raise RunError(
+            f"{folder} belongs to another tokenizer than the run's tokenizer.json: its ids mean other words."
+        )
+    return meta
+
+
+def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]:
+    """The tensors of one file of a checkpoint, its hash verified. Raises RunError."""
+    path = folder / name
+    if name not in meta.file_hashes:
+        raise RunError(f"{folder} has no {name}: training continues from a run's checkpoints/last.")
+    try:
+        if sha256_of(path) != meta.file_hashes[name]:
+            raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Copies tensors into a model's parameters. Raises RunError where names or shapes differ."""
+    own = model.state_dict()
+    for name in own.keys() | tensors.keys():
+        here = tuple(own[name].shape) if name in own else "absent"
+        there = tuple(tensors[name].shape) if name in tensors else "absent"
+        if here != there:
+            raise RunError(
+                f"{origin} is of another model than the run's config: {name} is {there} in the file and "
+                f"{here} in the model."
+            )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])

@@ -1,0 +1,196 @@
+"""Every knob, typed and frozen. Defaults live here; a config file says only what it means to say."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NaturalInt = Annotated[int, Field(ge=0)]
+
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class DataConfig(BaseModel):
+    """Where reviews come from and which of them are held out."""
+
+    model_config = STRICT
+
+    source: Annotated[str, Field(min_length=1)] = "hub"
+    """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSONL or Parquet file"""
+    data_dir: Annotated[str, Field(min_length=1)] = "data"
+    """folder that keeps stored corpora and encoded splits"""
+    text_column: str = "text"
+    """column that holds the review, in table files"""
+    label_column: str = "label"
+    """column that holds the class, in table files"""
+    validation: bool = True
+    """hold a validation split out of train; false trains on all of it, without early stopping"""
+    validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """share of train held out where the corpus is not IMDB and has no validation split"""
+    test_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """share of a source with one split only that becomes test"""
+
+
+class TokenizerConfig(BaseModel):
+    """How text becomes ids."""
+
+    model_config = STRICT
+
+    kind: Literal["byte", "char"] = "byte"
+    """BPE over bytes (any text can be spelt) or over characters (rare ones become `[UNK]`)"""
+    vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
+    """pieces, the four special ones included"""
+    min_frequency: PositiveInt = 2
+    """a pair rarer than this is not merged"""
+    lowercase: bool = True
+    """fold case before splitting"""
+    max_length: PositiveInt = 512
+    """ids kept of a review; a longer one is cut"""
+    tail_length: NaturalInt = 128
+    """of the ids kept of a cut review, how many are its last ones"""
+    first_token: bool = False
+    """put `[CLS]` before every review, for `model.pooling = "first"`"""
+
+    @model_validator(mode="after")
+    def _tail_fits(self) -> Self:
+        if self.tail_length >= self.max_length:
+            raise ValueError(f"tail_length ({self.tail_length}) must be below max_length ({self.max_length})")
+        return self
+
+
+class ModelConfig(BaseModel):
+    """The encoder and its head."""
+
+    model_config = STRICT
+
+    width: PositiveInt = 256
+    """D, of the residual stream"""
+    num_layers: PositiveInt = 1
+    """encoder blocks"""
+    num_heads: PositiveInt = 4
+    """H, attention heads"""
+    head_width: PositiveInt = 64
+    """K, of each head; any, not only width / num_heads"""
+    feedforward_width: PositiveInt = 1024
+    """F, between the two linear maps of a block"""
+    attention: Literal["full", "windowed"] = "windowed"
+    """every position sees all others, or `radius` on either side at a cost linear in length"""
+    radius: PositiveInt = 32
+    """r, of windowed attention"""
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
+    """how the model knows where a token stands"""
+    max_positions: PositiveInt = 10_000
+    """rows of the learned table; the others have no such limit"""
+    norm: Literal["post", "pre"] = "pre"
+    """layer norm after each residual sum (the 2017 paper) or before each sub-layer"""
+    norm_eps: PositiveFloat = 1e-5
+    """added to the variance in the blocks' layer norms"""
+    embedding_norm: bool = False
+    """layer norm after the embedding sum"""
+    embedding_norm_eps: PositiveFloat = 1e-5
+    """added to the variance in that layer norm"""
+    embedding_std: PositiveFloat = 1.0
+    """standard deviation of the token embedding's initial weights"""
+    embedding_scale: bool = False
+    """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
+    activation: Literal["relu", "gelu"] = "gelu"
+    """between the two linear maps of the feed-forward"""
+    pooling: Literal["max", "mean", "max+mean", "first"] = "max"
+    """how a review's positions become one vector; padding is never seen"""
+    dropout: Fraction = 0.1
+    """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
+    attention_dropout: Fraction = 0.0
+    """on attention weights"""
+    activation_dropout: Fraction = 0.0
+    """after the feed-forward's activation"""
+    pooled_dropout: Fraction = 0.0
+    """on the pooled vector"""
+    word_dropout: Fraction = 0.0
+    """share of tokens whose embedding is dropped whole in training"""
+    dropout_mask: Literal["element", "channel"] = "channel"
+    """one random number an element, or one a review and channel (cheaper on a CPU)"""
+
+    @model_validator(mode="after")
+    def _rotary_pairs(self) -> Self:
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(f"rotary positions turn pairs: head_width must be even, not {self.head_width}")
+        return self
+
+
+class TrainConfig(BaseModel):
+    """Optimisation, validation and hardware."""
+
+    model_config = STRICT
+
+    seed: NaturalInt = 0
+    """decides initial weights, batch order and dropout"""
+    epochs: PositiveInt = 5
+    """passes over train"""
+    batch_tokens: PositiveInt = 8192
+    """tokens of a batch at most, padding included"""
+    accumulate: PositiveInt = 1
+    """batches a step"""
+    lr: PositiveFloat = 1e-3
+    """peak learning rate"""
+    schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
+    """after the warm-up: to zero in a line or half a cosine, by the root of the step, or level"""
+    warmup_steps: NaturalInt = 0
+    """steps of linear warm-up"""
+    warmup_fraction: Fraction = 0.0
+    """the same, as a share of all steps; give one of the two"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """AdamW's, not on biases and norms"""
+    beta1: Fraction = 0.9
+    """AdamW's decay of the mean gradient"""
+    beta2: Fraction = 0.999
+    """AdamW's decay of the mean squared gradient"""
+    adam_eps: PositiveFloat = 1e-8
+    """AdamW's addend in the denominator"""
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    """largest norm of the whole gradient; 0 does not clip"""
+    label_smoothing: Fraction = 0.0
+    """probability moved from the label to all classes evenly"""
+    ema_decay: Fraction = 0.0
+    """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
+    evals_per_epoch: PositiveInt = 4
+    """validations an epoch"""
+    patience: NaturalInt = 0
+    """validations without improvement before training stops; 0 never stops early"""
+    best_by: Literal["accuracy", "loss"] = "accuracy"
+    """validation figure that decides which checkpoint is best"""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """of activations; auto takes bf16 where the hardware computes in it. Weights are always fp32"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes a GPU when there is one"""
+    num_threads: NaturalInt = 0
+    """CPU threads; 0 takes every core"""
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> Self:
+        if self.warmup_steps and self.warmup_fraction:
+            raise ValueError("give warmup_steps or warmup_fraction, not both")
+        return self
+
+
+class Config(BaseModel):
+    """A whole experiment."""
+
+    model_config = STRICT
+
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        longest = self.tokenizer.max_length
+        if self.model.positions == "learned" and self.model.max_positions < longest:
+            raise ValueError(
+                f"model.max_positions ({self.model.max_positions}) is below tokenizer.max_length ({longest})"
+            )
+        if self.model.pooling == "first" and not self.tokenizer.first_token:
+            raise ValueError('model.pooling = "first" needs tokenizer.first_token = true')
+        return self

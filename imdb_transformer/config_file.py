@@ -1,0 +1,122 @@
+"""Config files: found by path or name, read, overridden, checked, and written whole into a run.
+
+`load` reads a TOML (or YAML) file, applies `--set section.key=value` overrides and checks the
+result; `dump` writes the whole of it, which is what a run directory keeps.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import yaml
+from pydantic import ValidationError
+
+from imdb_transformer.config import Config
+from imdb_transformer.errors import ConfigError
+
+# A config is small; a file of megabytes is not one, and parsing it would only cost memory.
+MAX_CONFIG_BYTES = 1_000_000
+
+
+def find(name: str) -> Path:
+    """Path of a config: a file of that name, else one shipped with the package."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = _shipped_folder()
+    for candidate in (shipped / name, shipped / f"{name}.toml"):
+        if candidate.is_file() and candidate.parent == shipped:
+            return candidate
+    names = ", ".join(sorted(file.name for file in shipped.glob("*.toml")))
+    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
+
+
+def load(name: str, overrides: Iterable[str] = ()) -> Config:
+    """The config in a file (see `find`) with `section.key=value` overrides in TOML grammar applied."""
+    path = find(name)
+    return parse(read(path), overrides, origin=str(path))
+
+
+def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:
+    """The config in nested dicts, with overrides applied; `origin` names it in messages."""
+    for override in overrides:
+        _apply(tree, override)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{origin}: {_sentence(problem)}" for problem in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def dump(config: Config) -> str:
+    """The whole config as TOML; `parse` of it gives the same config back."""
+    return tomli_w.dumps(config.model_dump())
+
+
+def _shipped_folder() -> Path:
+    # In an installed wheel the configs lie inside the package, in a checkout beside it.
+    package = Path(__file__).parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The sections of a config file. Raises ConfigError where it cannot be read or does not parse."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} has {size:,} bytes: not a config (at most {MAX_CONFIG_BYTES:,}).")
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path} does not parse: {' '.join(str(error).split())}.") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds no sections such as [train].")
+    return tree
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    name, equals, value = override.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ConfigError(f"--set {override}: write it as section.key=value, for example train.lr=3e-4.")
+    values = tree.setdefault(section, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"--set {override}: {section} is not a section.")
+    values[key] = _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """The TOML value in `text`; what is not TOML, such as a bare path, is itself a string.
+
+    >>> _value("3e-4"), _value("true"), _value("../shared/imdb")
+    (0.0003, True, '../shared/imdb')
+    """
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return document["value"] if len(document) == 1 else text
+
+
+def _sentence(problem: Any) -> str:
+    """One pydantic error as a sentence that names the key, and the nearest one if it is unknown."""
+    location = [str(part) for part in problem["loc"]]
+    where = ".".join(location) or "config"
+    if problem["type"] != "extra_forbidden":
+        given = "" if problem["type"] in ("value_error", "missing") else f" (got {problem['input']!r:.80})"
+        return f"{where}: {problem['msg'].removeprefix('Value error, ')}{given}."
+    known = Config.model_fields
+    if len(location) > 1:
+        known = getattr(Config(), location[0]).__class__.model_fields
+    near = difflib.get_close_matches(location[-1], known, n=1)
+    hint = f" Did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f" Known: {', '.join(known)}."
+    place = f"in section [{location[0]}]" if len(location) > 1 else "at the top"
+    return f"unknown key {where} {place}.{hint}"

@@ -1,0 +1,125 @@
+"""The official archive's layout: one review a file, in `{train,test}/{pos,neg}` and `train/unsup`.
+
+The archive is read as a stream and never unpacked, so no member can land outside a folder. A member
+that could only be an attack or damage (a link, a path with `..`, an impossible size) is refused.
+"""
+
+import re
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
+from imdb_transformer.errors import DataError
+
+# The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
+MAX_REVIEW_BYTES = 4 << 20
+MAX_TOTAL_BYTES = 4 << 30
+MAX_MEMBERS = 5_000_000
+MAX_DOWNLOAD_BYTES = 4 << 30
+TIMEOUT_SECONDS = 30
+
+REVIEW = re.compile(r"(?:^|/)(train|test)/([^/]+)/[^/]+\.txt$")
+UNLABELLED_FOLDER = "unsup"
+
+
+def is_url(source: str) -> bool:
+    """Whether the source is to be fetched rather than opened."""
+    return source.startswith(("http://", "https://"))
+
+
+def read_url(url: str) -> Reviews:
+    """Reviews of an archive behind a URL, fetched into a temporary file."""
+    with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                expected = response.headers.get("Content-Length")
+                size = 0
+                while chunk := response.read(1 << 20):
+                    size += file.write(chunk)
+                    if size > MAX_DOWNLOAD_BYTES:
+                        raise DataError(
+                            f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes: no review archive."
+                        )
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            raise DataError(f"{url} cannot be fetched: {reason}.") from None
+        if expected is not None and size != int(expected):
+            raise DataError(f"{url} broke off after {size:,} of {int(expected):,} bytes; try again.")
+        file.flush()
+        return read_archive(Path(file.name), origin=url)
+
+
+def read_archive(path: Path, *, origin: str = "") -> Reviews:
+    """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it."""
+    origin = origin or str(path)
+    try:
+        with tarfile.open(path) as archive:
+            return _collect(_members(archive, origin), origin)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        reason = " ".join(str(error).split()) or "unexpected end"
+        raise DataError(f"{origin} is damaged or cut short ({reason}); fetch it again.") from None
+
+
+def root_of_tree(folder: Path) -> Path | None:
+    """The folder with `train/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
+    for root in (folder, folder / "aclImdb"):
+        if any(root.glob("train/*/*.txt")):
+            return root
+    return None
+
+
+def read_tree(folder: Path) -> Reviews:
+    """Reviews of the unpacked archive, or of any `{train,test}/CLASS/*.txt` tree."""
+    root = root_of_tree(folder)
+    assert root is not None
+    paths = sorted(root.glob("t*/*/*.txt"))
+    return _collect(((str(path.relative_to(root)), path.read_bytes()) for path in paths), str(folder))
+
+
+def _members(archive: tarfile.TarFile, origin: str) -> Iterable[tuple[str, bytes]]:
+    total = 0
+    for number, member in enumerate(archive):
+        total += member.size
+        if member.issym() or member.islnk() or member.isdev():
+            raise DataError(
+                f"{origin}: member {member.name!r} is a link or device; a review archive has none."
+            )
+        if member.name.startswith("/") or ".." in Path(member.name).parts:
+            raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
+        if number >= MAX_MEMBERS or total > MAX_TOTAL_BYTES:
+            raise DataError(
+                f"{origin} unpacks to more than {MAX_TOTAL_BYTES:,} bytes or {MAX_MEMBERS:,} files."
+            )
+        if not (member.isfile() and REVIEW.search(member.name)):
+            continue
+        if member.size > MAX_REVIEW_BYTES:
+            raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
+        file = archive.extractfile(member)
+        assert file is not None
+        yield member.name, file.read()
+
+
+def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:
+    columns: NamedColumns = {}
+    for name, content in files:
+        match = REVIEW.search(name)
+        if match is None:
+            continue
+        split, folder = match.groups()
+        if folder == UNLABELLED_FOLDER:
+            split = "unsupervised"
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{origin}: {name} is not UTF-8 (byte {error.start}).") from None
+        texts, labels = columns.setdefault(split, ([], []))
+        texts.append(text)
+        labels.append(folder)
+    if not columns:
+        raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
+    return from_named_labels(columns, origin=origin)

@@ -1,0 +1,168 @@
+"""Encoded splits: flat ids on disk, keyed by content; batches by length; padding.
+
+A split is three npy files: `ids` of all reviews end to end, `offsets` (review i is
+`ids[offsets[i]:offsets[i + 1]]`) and `labels`. Its folder is named after the tokenizer's hash and the
+split's, so that ids of other text or another tokenizer cannot be taken for it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.tokenizer import PAD_ID, Ids, Tokenizer
+from imdb_transformer.errors import DataError
+from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
+
+ARRAYS = ("ids", "offsets", "labels")
+META = "split.json"
+CHUNK = 2000  # reviews encoded at a time: bounds memory, keeps every core busy
+
+
+class SplitReport(BaseModel):
+    """How long reviews are and what the length limit cuts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_reviews: int
+    num_tokens: int
+    num_reviews_cut: int
+    num_tokens_cut: int
+
+
+class _Meta(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file_hashes: dict[str, str]
+    report: SplitReport
+
+
+class EncodedSplit(NamedTuple):
+    """A split as ids; `report` says what was cut."""
+
+    ids: NDArray[np.unsignedinteger]  # of all reviews, end to end
+    offsets: NDArray[np.int64]  # (reviews + 1,)
+    labels: NDArray[np.int64]  # (reviews,), -1 where there is none
+    report: SplitReport
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Ids a review."""
+        return np.diff(self.offsets)
+
+    def review(self, index: int) -> NDArray[np.unsignedinteger]:
+        """Ids of one review."""
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+def encode_split(
+    rows: Callable[[], Rows], content_hash: str, tokenizer: Tokenizer, cache: Path
+) -> EncodedSplit:
+    """The split encoded, from the cache where it lies there whole; `rows` is called only if not."""
+    folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
+    recover_folder(folder)
+    if not (folder / META).exists():
+        _write(rows(), tokenizer, folder)
+    return load_split(folder)
+
+
+def load_split(folder: Path) -> EncodedSplit:
+    """An encoded split from its folder, every file verified. Raises DataError."""
+    try:
+        meta = _Meta.model_validate_json((folder / META).read_bytes())
+        for name in ARRAYS:
+            path = folder / f"{name}.npy"
+            if sha256_of(path) != meta.file_hashes[name]:
+                raise DataError(
+                    f"{path} is damaged (its checksum is wrong); delete {folder} to encode it anew."
+                )
+        ids, offsets, labels = (
+            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
+        )
+        return EncodedSplit(ids, offsets, labels, meta.report)
+    except (OSError, ValidationError, KeyError):
+        raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split anew.") from None
+
+
+def _write(rows: Rows, tokenizer: Tokenizer, folder: Path) -> None:
+    encoded: list[Ids] = []
+    num_tokens = num_reviews_cut = num_tokens_cut = 0
+    for start in range(0, len(rows.texts), CHUNK):
+        for whole in tokenizer.encode_whole(rows.texts[start : start + CHUNK]):
+            ids = tokenizer.cut(whole)
+            encoded.append(ids)
+            num_tokens += len(whole)
+            num_reviews_cut += len(whole) > len(ids)
+            num_tokens_cut += len(whole) - len(ids)
+    report = SplitReport(
+        num_reviews=len(encoded),
+        num_tokens=num_tokens,
+        num_reviews_cut=num_reviews_cut,
+        num_tokens_cut=num_tokens_cut,
+    )
+    small = tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1
+    arrays = {
+        "ids": np.concatenate([*encoded, np.empty(0, np.uint32)]).astype(np.uint16 if small else np.uint32),
+        "offsets": np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+        "labels": np.array(rows.labels, dtype=np.int64),
+    }
+    with whole_folder(folder) as temporary:
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
+        meta = _Meta(file_hashes=hashes, report=report)
+        write_whole(temporary / META, meta.model_dump_json(indent=1).encode())
+
+
+def pad(reviews: list[NDArray[np.unsignedinteger]], *, multiple: int) -> NDArray[np.int64]:
+    """(B, L) ids, L the longest review's length rounded up to `multiple`.
+
+    >>> pad([np.array([7, 8, 9], np.uint16), np.array([5], np.uint16)], multiple=4)
+    array([[7, 8, 9, 0],
+           [5, 0, 0, 0]])
+    """
+    longest = max(map(len, reviews))
+    ids = np.full((len(reviews), -(-longest // multiple) * multiple), PAD_ID, dtype=np.int64)
+    for row, review in zip(ids, reviews, strict=True):
+        row[: len(review)] = review
+    return ids
+
+
+def length_batches(
+    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int
+) -> list[NDArray[np.int64]]:
+    """Indices of reviews in batches of like length, longest first; see `_fill` for the bound."""
+    return _fill(np.argsort(-lengths, kind="stable"), lengths, batch_tokens, multiple)
+
+
+def batch_plan(
+    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int, seed: int, epoch: int
+) -> list[NDArray[np.int64]]:
+    """The batches of one epoch, in order: every review once, like lengths together.
+
+    A pure function of its arguments, so that a resumed run needs no generator. Lengths are blurred by up
+    to a sixteenth before sorting: batches differ from epoch to epoch and waste little on padding.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+    batches = _fill(np.argsort(-blurred, kind="stable"), lengths, batch_tokens, multiple)
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _fill(
+    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int, multiple: int
+) -> list[NDArray[np.int64]]:
+    """Reviews in `order`, cut into batches of `batch_tokens` at most, padding included, or of one review."""
+    padded = (-(-lengths[order] // multiple) * multiple).tolist()
+    starts = [0]
+    longest = 0
+    for i, length in enumerate(padded):
+        longest = max(longest, length)
+        if i > starts[-1] and longest * (i + 1 - starts[-1]) > batch_tokens:
+            starts.append(i)
+            longest = length
+    return np.split(order, starts[1:])

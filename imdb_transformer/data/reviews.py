@@ -1,0 +1,62 @@
+"""Labelled reviews in memory, as every source gives them and the stored corpus takes them."""
+
+from typing import NamedTuple
+
+from imdb_transformer.errors import DataError
+
+SPLITS = ("train", "validation", "test", "unsupervised")
+UNLABELLED = -1
+
+# By split: texts, and the name of each one's class.
+NamedColumns = dict[str, tuple[list[str], list[str | None]]]
+
+
+class Rows(NamedTuple):
+    """The reviews of one split; `labels[i]` indexes the classes, or is -1 where there is no label."""
+
+    texts: list[str]
+    labels: list[int]
+
+
+class Reviews(NamedTuple):
+    """Everything a source holds: rows by split name, and the names of the classes."""
+
+    splits: dict[str, Rows]
+    classes: tuple[str, ...]
+
+
+def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
+    """Reviews from (texts, label names) by split; the classes are those that stand in train.
+
+    Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
+    """
+    if "train" not in columns:
+        raise DataError(f"{origin} has no train split (found: {', '.join(columns) or 'nothing'}).")
+    for split, (_, names) in columns.items():
+        if split != "unsupervised" and None in names:
+            raise DataError(f"{origin}: row {names.index(None) + 1} of {split} has no label.")
+    present = {name for name in columns["train"][1] if name is not None}
+    classes = tuple(sorted(present, key=_numbers_first))
+    if len(classes) < 2:
+        found = f"only {classes[0]!r}" if classes else "no labelled review"
+        raise DataError(f"{origin}: a classifier needs two classes or more; train has {found}.")
+    index = {name: i for i, name in enumerate(classes)}
+    splits = {}
+    for split, (texts, names) in columns.items():
+        if split == "unsupervised":
+            splits[split] = Rows(texts, [UNLABELLED] * len(texts))
+            continue
+        for row, name in enumerate(names, 1):
+            if name not in index:
+                known = ", ".join(classes[:10])
+                raise DataError(f"{origin}: row {row} of {split} has label {name!r}; train has {known}.")
+        splits[split] = Rows(texts, [index[name] for name in names if name is not None])
+    return Reviews(splits, classes)
+
+
+def _numbers_first(name: str) -> tuple[int, float, str]:
+    """Sorts '2' before '10', and numbers before words."""
+    try:
+        return (0, float(name), name)
+    except ValueError:
+        return (1, 0.0, name)

@@ -1,0 +1,83 @@
+"""From a config to encoded splits: corpus, tokenizer and ids, each made only where it is not there yet."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import tokenizers
+
+from imdb_transformer.config import Config, DataConfig
+from imdb_transformer.data.corpus import Corpus, ensure, read_split
+from imdb_transformer.data.encoded import EncodedSplit, encode_split
+from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
+from imdb_transformer.errors import DataError
+
+
+class TokenizedCorpus(NamedTuple):
+    """A corpus, its tokenizer, and the splits that were asked for as ids."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    splits: dict[str, EncodedSplit]
+
+
+def tokenize(config: Config, splits: Iterable[str]) -> TokenizedCorpus:
+    """The named splits encoded with the tokenizer of the config, which is trained first if need be."""
+    corpus, _ = ensure(config.data)
+    tokenizer = _tokenizer(config, corpus)
+    return TokenizedCorpus(corpus, tokenizer, encode(config.data, corpus, tokenizer, splits))
+
+
+def encode(
+    config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, splits: Iterable[str]
+) -> dict[str, EncodedSplit]:
+    """The named splits of a corpus encoded with a given tokenizer."""
+    encoded = {}
+    for split in splits:
+        members = ("train", "validation") if split == "train" and not config.validation else (split,)
+        encoded[split] = encode_split(
+            lambda members=members: _read(corpus, members),  # type: ignore[misc]
+            _content_hash(corpus, members),
+            tokenizer,
+            Path(config.data_dir) / "encoded",
+        )
+    return encoded
+
+
+def training_splits(config: DataConfig) -> tuple[str, ...]:
+    """What training reads: never test."""
+    return ("train", "validation") if config.validation else ("train",)
+
+
+def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
+    """The tokenizer of training and unlabelled text, from the cache where it was trained before."""
+    members = ["train"] if config.data.validation else ["train", "validation"]
+    members += ["unsupervised"] if "unsupervised" in corpus.manifest.splits else []
+    settings = config.tokenizer.model_dump(exclude={"max_length", "tail_length"})
+    key = f"{_content_hash(corpus, members)} {sorted(settings.items())} {tokenizers.__version__}"
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    folder = Path(config.data.data_dir) / "tokenizers" / name
+    if not (folder / FILE_NAME).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        Tokenizer.train(_read(corpus, members).texts, config.tokenizer).save(folder)
+    return Tokenizer.load(folder, config.tokenizer)
+
+
+def _read(corpus: Corpus, members: Iterable[str]) -> Rows:
+    rows = [read_split(corpus, name) for name in members]
+    return Rows(
+        [text for part in rows for text in part.texts], [label for part in rows for label in part.labels]
+    )
+
+
+def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
+    """Of one stored split its own hash, of several a hash of theirs."""
+    stored = corpus.manifest.splits
+    missing = [name for name in members if name not in stored]
+    if missing:
+        have = ", ".join(stored)
+        raise DataError(f"The corpus of {corpus.manifest.source} has no {missing[0]} split; it has: {have}.")
+    hashes = [stored[name].content_hash for name in members]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()

@@ -1,0 +1,137 @@
+"""The only door from text to ids: cleaning, splitting, byte-pair encoding, cutting.
+
+Cleaning is part of the tokenizer's own file: `tokenizer.json` alone gives the same pieces in any
+program that reads that format. Cutting is not: it depends on the model's length limit.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.files import write_whole
+
+Ids = NDArray[np.uint32]
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
+PAD_ID, UNK_ID, CLS_ID, MASK_ID = range(4)
+FILE_NAME = "tokenizer.json"
+MAX_FILE_BYTES = 200 << 20
+
+
+class Tokenizer:
+    """Byte-pair encoding (Sennrich et al. 2016) over bytes or characters, with IMDB's line breaks removed."""
+
+    def __init__(self, json_text: str, config: TokenizerConfig) -> None:
+        """Raises RunError where `json_text` is not a tokenizer of ours."""
+        self._json = json_text
+        self._config = config
+        try:
+            self._engine = tokenizers.Tokenizer.from_str(json_text)
+        except Exception as error:  # the binding raises bare Exception
+            raise RunError(f"{FILE_NAME} is damaged: {' '.join(str(error).split())[:120]}.") from None
+        for i, piece in enumerate(SPECIAL_PIECES):
+            if self._engine.token_to_id(piece) != i:
+                raise RunError(f"{FILE_NAME} was not made by imdb-tx: id {i} is not {piece}.")
+
+    @classmethod
+    def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
+        """A tokenizer whose merges come from `texts`. Raises DataError where they hold nothing to merge."""
+        engine = _untrained(config)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            special_tokens=list(SPECIAL_PIECES),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if config.kind == "byte" else [],
+            show_progress=False,
+        )
+        engine.train_from_iterator(map(_encodable, texts), trainer)
+        if engine.get_vocab_size() <= len(SPECIAL_PIECES):
+            raise DataError("The training texts hold no characters to build a vocabulary from.")
+        if config.first_token:
+            engine.post_processor = processors.TemplateProcessing(
+                single="[CLS] $A", special_tokens=[("[CLS]", CLS_ID)]
+            )
+        tree = json.loads(engine.to_str())
+        # As added tokens they would be recognised inside reviews: "[PAD]" in a text would become padding.
+        tree["added_tokens"] = []
+        return cls(json.dumps(tree, ensure_ascii=False), config)
+
+    @classmethod
+    def load(cls, folder: Path, config: TokenizerConfig) -> "Tokenizer":
+        """The tokenizer that `save` wrote into `folder`. Raises RunError."""
+        path = folder / FILE_NAME
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise RunError(f"{path} is too large for a tokenizer.")
+            return cls(path.read_text(encoding="utf-8"), config)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            raise RunError(f"{path} is damaged: not UTF-8.") from None
+
+    def save(self, folder: Path) -> None:
+        """Writes `tokenizer.json` into `folder`."""
+        write_whole(folder / FILE_NAME, self._json.encode())
+
+    @property
+    def vocab_size(self) -> int:
+        """V: every id is below it."""
+        return int(self._engine.get_vocab_size())
+
+    @property
+    def content_hash(self) -> str:
+        """Differs whenever the ids of some text may differ, cutting included."""
+        cut = f"{self._config.max_length} {self._config.tail_length}\n"
+        return hashlib.sha256((cut + self._json).encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text: one at least, `max_length` at most."""
+        return [self.cut(ids) for ids in self.encode_whole(texts)]
+
+    def encode_whole(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text before cutting, one at least."""
+        encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
+        return [np.array(encoding.ids or [UNK_ID], dtype=np.uint32) for encoding in encodings]
+
+    def cut(self, ids: Ids) -> Ids:
+        """The head and the tail of a review that is too long: verdicts stand at either end."""
+        longest, tail = self._config.max_length, self._config.tail_length
+        if len(ids) <= longest:
+            return ids
+        return np.concatenate([ids[: longest - tail], ids[len(ids) - tail :]])
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The vocabulary's spelling of each id."""
+        return [str(self._engine.id_to_token(int(i))) for i in ids]
+
+
+def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Break tags become spaces, case is folded, words and punctuation are split, then bytes or characters."""
+    by_byte = config.kind == "byte"
+    engine = tokenizers.Tokenizer(models.BPE(unk_token=None if by_byte else SPECIAL_PIECES[UNK_ID]))
+    breaks = normalizers.Replace(Regex(r"(?i)<br\s*/?>"), " ")
+    engine.normalizer = normalizers.Sequence(
+        [breaks, normalizers.Lowercase()] if config.lowercase else [breaks]
+    )
+    # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
+    words = pre_tokenizers.Whitespace()
+    if by_byte:
+        spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        engine.pre_tokenizer = pre_tokenizers.Sequence([words, spell])
+        engine.decoder = decoders.ByteLevel()
+    else:
+        engine.pre_tokenizer = words
+    return engine
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot spell, replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,39 @@
+"""Evaluation of a run on a split of its corpus, or of another corpus with the same classes."""
+
+from pathlib import Path
+
+from imdb_transformer import run
+from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.errors import DataError
+from imdb_transformer.evaluation.evaluate import Evaluation, evaluate
+from imdb_transformer.files import write_whole
+from imdb_transformer.inference.predict import Predictor
+
+SPLITS = ("test", "validation", "train")
+
+
+def evaluate_split(
+    path: Path, split: str, *, data_dir: str | None = None, source: str | None = None
+) -> tuple[Evaluation, Path]:
+    """Figures of a run or checkpoint on a split, and the JSON file in the run that they were written to."""
+    opened, folder = run.locate(path)
+    given = {"data_dir": data_dir, "source": source}
+    config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
+    if split not in SPLITS:
+        raise DataError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
+    predictor = Predictor(opened, folder)
+    stored, _ = corpus.ensure(config)
+    if stored.manifest.classes != opened.info.classes:
+        raise DataError(
+            f"The classes of {config.source} are {', '.join(stored.manifest.classes)}; "
+            f"those of {opened.folder} are {', '.join(opened.info.classes)}."
+        )
+    encoded = tokenized.encode(config, stored, predictor.tokenizer, [split])[split]
+    logits = predictor.logits([encoded.review(i) for i in range(len(encoded.labels))])
+    checkpoint = f"{folder.name} (step {predictor.step})"
+    found = evaluate(logits, encoded.labels, split=split, checkpoint=checkpoint, classes=opened.info.classes)
+    name = f"{folder.name}-{split}" if source is None else f"{folder.name}-{split}-{stored.folder.name}"
+    written = opened.folder / "evaluation" / f"{name}.json"
+    written.parent.mkdir(exist_ok=True)
+    write_whole(written, found.model_dump_json(indent=1).encode())
+    return found, written

@@ -1,0 +1,88 @@
+"""Writes that are whole or absent: a temporary name, fsync, rename. And hashes of what was written."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Gives a temporary name to write to; on success it replaces `path`, which a crash leaves as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _sync_file(temporary)
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that a crash leaves either as it was or as it is to be."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Gives an empty folder to fill; it takes the name `path`, and the place of what was there, on success.
+
+    A crash between the two renames leaves the former folder under its `.old` name; `recover_folder` puts
+    it back.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _sync_file(file)
+        _sync_folder(temporary)
+        recover_folder(path)
+        old = _old_name(path)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+        _sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def recover_folder(path: Path) -> None:
+    """Finishes or undoes a `whole_folder` that was killed between its renames."""
+    old = _old_name(path)
+    if not old.exists():
+        return
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.rename(path)
+
+
+def _old_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

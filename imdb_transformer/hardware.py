@@ -1,0 +1,53 @@
+"""What to compute on, and in which type: chosen at run time, and said."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from imdb_transformer.config import TrainConfig
+from imdb_transformer.errors import ConfigError
+
+
+class Hardware(NamedTuple):
+    """A device and the type of activations on it."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def describe(self) -> str:
+        """One line for people: device, threads, type."""
+        kind = "bf16" if self.dtype == torch.bfloat16 else "fp32"
+        if self.device.type == "cuda":
+            return f"{torch.cuda.get_device_name(self.device)}, {kind} activations"
+        return f"{processor_name()}, {torch.get_num_threads()} threads, {kind} activations"
+
+
+def choose(config: TrainConfig) -> Hardware:
+    """The hardware a config asks for. Raises ConfigError for a GPU that is not there."""
+    if config.num_threads:
+        torch.set_num_threads(config.num_threads)
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
+    device = torch.device("cuda" if available and config.device != "cpu" else "cpu")
+    wants_bf16 = config.precision == "bf16" or (config.precision == "auto" and computes_in_bf16(device))
+    return Hardware(device, torch.bfloat16 if wants_bf16 else torch.float32)
+
+
+def computes_in_bf16(device: torch.device) -> bool:
+    """Whether matrix products in bf16 are faster than in fp32 there, not merely possible."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def processor_name() -> str:
+    """The processor as its maker calls it, where the system says."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return "CPU"

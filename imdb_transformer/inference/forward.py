@@ -1,0 +1,69 @@
+"""Encoded reviews through a model: batches, and logits for any number of reviews.
+
+Shapes: B batch, L length, C classes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from imdb_transformer.config import ModelConfig
+from imdb_transformer.data.encoded import length_batches, pad
+from imdb_transformer.data.tokenizer import PAD_ID
+from imdb_transformer.hardware import Hardware
+
+EncodedReview = NDArray[np.unsignedinteger]
+
+# Few distinct lengths keep the kernels' caches warm; more would only add padding.
+FULL_ATTENTION_MULTIPLE = 8
+
+
+class Batch(NamedTuple):
+    """Reviews of like length, ready for the model."""
+
+    ids: Tensor  # (B, L)
+    mask: Tensor  # (B, L), true on tokens
+    labels: Tensor  # (B,), -1 where there is none
+
+
+def length_multiple(config: ModelConfig) -> int:
+    """What batch lengths are rounded up to: whole blocks where attention works in blocks."""
+    return config.radius if config.attention == "windowed" else FULL_ATTENTION_MULTIPLE
+
+
+def make_batch(
+    reviews: list[EncodedReview], labels: NDArray[np.int64], *, multiple: int, device: torch.device
+) -> Batch:
+    """A padded batch on a device."""
+    ids = torch.from_numpy(pad(reviews, multiple=multiple)).to(device, non_blocking=True)
+    return Batch(ids, ids != PAD_ID, torch.from_numpy(labels).to(device, non_blocking=True))
+
+
+@torch.inference_mode()
+def logits_of(
+    model: nn.Module,
+    reviews: Sequence[EncodedReview],
+    *,
+    hardware: Hardware,
+    batch_tokens: int,
+    multiple: int,
+) -> NDArray[np.float32]:
+    """(reviews, C) logits in the order given, computed in batches of like length."""
+    was_training = model.training
+    model.eval()
+    lengths = np.array([len(review) for review in reviews])
+    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple)
+    results = []
+    for indices in batches:
+        labels = np.zeros(len(indices), np.int64)
+        batch = make_batch([reviews[i] for i in indices], labels, multiple=multiple, device=hardware.device)
+        results.append(model(batch.ids, batch.mask, hardware.dtype))
+    model.train(was_training)
+    sorted_logits = torch.cat(results).cpu().numpy()
+    logits = np.empty_like(sorted_logits)
+    logits[np.concatenate(batches)] = sorted_logits
+    return logits

@@ -1,0 +1,52 @@
+"""The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
+
+Shapes: B batch, L length, D model width, C classes.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from imdb_transformer.config import ModelConfig
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.layers import Linear
+
+Pooling = Callable[[Tensor, Tensor], Tensor]
+
+
+class Classifier(nn.Module):
+    """An encoder-only transformer whose head reads, by default, each channel's maximum over the review."""
+
+    def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, vocab_size)
+        self.pooling = config.pooling
+        self.pooled_dropout = nn.Dropout(config.pooled_dropout)
+        self.head = Linear(config.width * (2 if config.pooling == "max+mean" else 1), num_classes)
+
+    def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
+        features = self.encoder(ids, mask, dtype)  # (B, L, D)
+        pooled = pool(features, mask, self.pooling).float()
+        return self.head(self.pooled_dropout(pooled))
+
+
+def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """(B, L, D) -> (B, D), or (B, 2D) for max+mean. Padding is never seen, not even below zero."""
+    kinds: dict[str, Pooling] = {"max": _max, "mean": _mean, "first": _first}
+    return torch.cat([kinds[kind](features, mask) for kind in pooling.split("+")], dim=-1)
+
+
+def _max(features: Tensor, mask: Tensor) -> Tensor:
+    return features.masked_fill(~mask[..., None], -torch.inf).max(dim=1).values
+
+
+def _first(features: Tensor, mask: Tensor) -> Tensor:
+    del mask  # the first position is never padding
+    return features[:, 0]
+
+
+def _mean(features: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.to(features.dtype)[:, None]  # (B, 1, L)
+    return (weights @ features).squeeze(1) / weights.sum(-1)

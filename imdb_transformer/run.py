@@ -1,0 +1,182 @@
+"""A run directory: everything that one training made, complete enough to predict on another machine.
+
+config.toml        the whole resolved config
+tokenizer.json     text to ids
+run.json           what it is and how far it came (`RunInfo`)
+environment.json   versions, hardware, command line
+metrics.jsonl      one JSON object a step and a validation
+checkpoints/best   the weights to use;  checkpoints/last   what `--resume` continues from
+evaluation/        what `imdb-tx eval` found, a JSON file a split
+"""
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imdb_transformer import config_file
+from imdb_transformer.config import Config
+from imdb_transformer.errors import RunError
+from imdb_transformer.files import recover_folder, write_whole
+
+INFO, CONFIG, METRICS, ENVIRONMENT = "run.json", "config.toml", "metrics.jsonl", "environment.json"
+VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
+
+
+class RunInfo(BaseModel):
+    """What a run is, and how far it came."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Literal["running", "interrupted", "diverged", "finished"]
+    started: str
+    ended: str = ""
+    classes: tuple[str, ...]
+    vocab_size: int
+    corpus_hash: str
+    tokenizer_hash: str
+
+
+class Run(NamedTuple):
+    """An open run directory."""
+
+    folder: Path
+    config: Config
+    info: RunInfo
+
+    def checkpoint(self, name: Literal["best", "last"]) -> Path:
+        """Folder of a checkpoint."""
+        return self.folder / "checkpoints" / name
+
+    def with_status(self, status: Literal["running", "interrupted", "diverged", "finished"]) -> "Run":
+        """The run with its new status written to disk."""
+        ended = "" if status == "running" else _now()
+        info = self.info.model_copy(update={"status": status, "ended": ended})
+        write_whole(self.folder / INFO, info.model_dump_json(indent=1).encode())
+        return self._replace(info=info)
+
+
+def new_folder(name: str, runs: Path = Path("runs")) -> Path:
+    """A folder below `runs` that is not there yet: NAME, NAME-2, NAME-3 and so on."""
+    candidate, number = runs / name, 1
+    while candidate.exists():
+        number += 1
+        candidate = runs / f"{name}-{number}"
+    return candidate
+
+
+def create(
+    folder: Path, config: Config, *, classes: tuple[str, ...], vocab_size: int, corpus_hash: str,
+    tokenizer_hash: str, hardware: str,
+) -> Run:  # fmt: skip
+    """A new run directory. Raises RunError where the folder already holds something."""
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(
+            f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
+        )
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    write_whole(folder / CONFIG, config_file.dump(config).encode())
+    write_whole(folder / ENVIRONMENT, json.dumps(_environment(hardware), indent=1).encode())
+    info = RunInfo(
+        status="running", started=_now(), classes=classes, vocab_size=vocab_size,
+        corpus_hash=corpus_hash, tokenizer_hash=tokenizer_hash,
+    )  # fmt: skip
+    return Run(folder, config, info).with_status("running")
+
+
+def open_run(folder: Path) -> Run:
+    """The run in a folder. Raises RunError where there is none or it is damaged."""
+    path = folder / INFO
+    try:
+        info = RunInfo.model_validate_json(path.read_bytes())
+        config = config_file.parse(config_file.read(folder / CONFIG), origin=str(folder / CONFIG))
+    except FileNotFoundError:
+        raise RunError(f"{folder} is no run: it has no {INFO}.") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValidationError:
+        raise RunError(f"{path} is damaged.") from None
+    for name in ("best", "last"):
+        recover_folder(folder / "checkpoints" / name)
+    return Run(folder, config, info)
+
+
+def locate(path: Path) -> tuple[Run, Path]:
+    """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
+    if path.parent.name == "checkpoints" and path.name in ("best", "last"):
+        return open_run(path.parent.parent), path
+    if not path.exists():
+        raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
+    run = open_run(path)
+    return run, run.checkpoint("best")
+
+
+def newest_finished(runs: Path = Path("runs")) -> Path:
+    """The folder of the run that finished last. Raises RunError where there is none."""
+    finished = []
+    for path in runs.glob(f"*/{INFO}"):
+        try:
+            info = RunInfo.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue  # a broken run is no candidate; naming it with --run says what is wrong
+        if info.status == "finished":
+            finished.append((info.ended, path.parent))
+    if not finished:
+        raise RunError(
+            f"There is no finished run under {runs}/ yet; `imdb-tx train` makes one, or name it with --run."
+        )
+    return max(finished)[1]
+
+
+def append_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
+    """Adds lines to `metrics.jsonl` and waits until they are on disk."""
+    with (run.folder / METRICS).open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def drop_metrics_after(run: Run, step: int) -> None:
+    """Forgets what was logged after `step`, and a line that a crash cut: a resumed run logs it again."""
+    path = run.folder / METRICS
+    kept = [line for line in read_metrics(run) if line["step"] <= step]
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def read_metrics(run: Run) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`; one that a crash cut short ends them."""
+    lines: list[dict[str, Any]] = []
+    path = run.folder / METRICS
+    if path.exists():
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+    return lines
+
+
+def _environment(hardware: str) -> dict[str, Any]:
+    versions = {}
+    for name in VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            versions[name] = "not installed"
+    return {
+        "command": sys.argv,
+        "hardware": hardware,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,126 @@
+"""What a training will cost, before it is begun: parameters, FLOPs, memory and time.
+
+FLOPs and time are measured, on one forward and backward pass over a batch of the plan with a model that is
+then thrown away, and scaled to the whole plan by tokens.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from imdb_transformer.config import Config
+from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.forward import Batch, length_multiple
+from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.step import make_model
+
+NUM_TIMED = 3
+FORWARD_SHARE = 1 / 3  # a backward pass costs two forward ones
+
+
+class Estimate(BaseModel):
+    """The cost of a training."""
+
+    hardware: str
+    parameters: dict[str, int]
+    tokens_per_epoch: int
+    """of train, padding not counted"""
+    steps_per_epoch: float
+    num_steps: int
+    flops: float
+    """of all forward and backward passes of training"""
+    memory_bytes: int
+    """weights, gradients, moments and the largest batch's activations"""
+    seconds: float
+    """steps and validations"""
+
+
+def estimate(
+    config: Config, splits: dict[str, EncodedSplit], hardware: Hardware, *, vocab_size: int, num_classes: int
+) -> Estimate:
+    """The cost of training `config` on this machine."""
+    train = splits["train"]
+    plan = make_plan(config, train)
+    multiple = length_multiple(config.model)
+    sizes = [_padded(train.lengths[indices], multiple) for _, indices in plan.batches]
+    typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
+    largest = plan.batches[int(np.argmax(sizes))][1]
+    model = make_model(config, vocab_size=vocab_size, num_classes=num_classes).to(hardware.device).train()
+    seconds, flops = _measure(model, gather(config, train, typical, hardware), hardware)
+    activations = _activation_bytes(model, gather(config, train, largest, hardware), hardware)
+    share = sum(sizes) / _padded(train.lengths[typical], multiple)
+    num_validated = 0
+    if "validation" in splits:
+        num_validated = len(plan.eval_steps) * int(splits["validation"].lengths.sum())
+    parameters = parameters_by_part(model)
+    copies = 4 + bool(config.train.ema_decay)  # weights, gradients, two moments, moving average
+    return Estimate(
+        hardware=hardware.describe(),
+        parameters=parameters,
+        tokens_per_epoch=int(train.lengths.sum()),
+        steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
+        num_steps=plan.num_steps,
+        flops=flops * share,
+        memory_bytes=4 * copies * parameters["total"] + activations,
+        seconds=seconds * (share + FORWARD_SHARE * num_validated / int(train.lengths[typical].sum())),
+    )
+
+
+def parameters_by_part(model: Classifier) -> dict[str, int]:
+    """Number of parameters of embedding, attention, feed-forward, layer norms and head, and in total."""
+    parts = dict.fromkeys(("embedding", "attention", "feed-forward", "layer norms", "head"), 0)
+    for name, parameter in model.named_parameters():
+        rules = (
+            ("norm", "layer norms"),
+            ("embedding", "embedding"),
+            ("attention", "attention"),
+            ("feed_forward", "feed-forward"),
+        )
+        part = next((part for word, part in rules if word in name), "head")
+        parts[part] += parameter.numel()
+    return {**parts, "total": sum(parts.values())}
+
+
+def _padded(lengths: Any, multiple: int) -> int:
+    return len(lengths) * -(-int(lengths.max()) // multiple) * multiple
+
+
+def _pass(model: Classifier, batch: Batch, hardware: Hardware) -> None:
+    F.cross_entropy(model(batch.ids, batch.mask, hardware.dtype), batch.labels).backward()
+
+
+def _measure(model: Classifier, batch: Batch, hardware: Hardware) -> tuple[float, float]:
+    """(seconds, FLOPs) of one forward and backward pass."""
+    with FlopCounterMode(display=False) as counter:  # also warms up
+        _pass(model, batch, hardware)
+    timings = []
+    for _ in range(NUM_TIMED):
+        began = time.perf_counter()
+        _pass(model, batch, hardware)
+        if hardware.device.type == "cuda":
+            torch.cuda.synchronize()
+        timings.append(time.perf_counter() - began)
+    return float(np.median(timings)), float(counter.get_total_flops())
+
+
+def _activation_bytes(model: Classifier, batch: Batch, hardware: Hardware) -> int:
+    """Bytes that a forward pass keeps for the backward pass, each storage counted once."""
+    storages: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        _pass(model, batch, hardware)
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return sum(size for pointer, size in storages.items() if pointer not in own)

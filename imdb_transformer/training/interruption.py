@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM while training: the step is finished and saved, then the run stops."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Which signal asked to stop, if one did."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Turns the first signal into a request; a second one acts at once, as if it were not handled here."""
+    request = StopRequest()
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del frame
+        request.signal = signal.Signals(number)
+        for other, handler in previous.items():
+            signal.signal(other, handler)
+
+    for number in SIGNALS:
+        signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,213 @@
+"""The training loop: everything between a config and a finished run, readable in one scroll.
+
+What a step does is a function of (config, step): the batch plan of (seed, epoch), the learning rate of
+the step, dropout of (seed, step). So `last` holds tensors and a few counters, and a run that continues
+from it is the run that was never interrupted, bit for bit.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from imdb_transformer import checkpoint, run
+from imdb_transformer.config import Config
+from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.data.tokenized import TokenizedCorpus
+from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.errors import DivergedError, Interrupted, RunError
+from imdb_transformer.evaluation.evaluate import Score, score
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.forward import length_multiple, logits_of
+from imdb_transformer.training.interruption import StopRequest
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.saving import (
+    Counters,
+    judged,
+    out_of_patience,
+    restore_last,
+    save_best,
+    save_last,
+)  # fmt: skip
+from imdb_transformer.training.schedule import learning_rate
+from imdb_transformer.training.step import Learner, StepResult, make_learner, make_model, train_step
+
+STEPS_BETWEEN_WRITES = 20  # of metrics
+
+
+class Update(NamedTuple):
+    """What the loop tells after each step."""
+
+    step: int
+    num_steps: int
+    epoch: int
+    result: StepResult
+    tokens_per_second: float
+    validation: Score | None = None
+
+
+class TrainingResult(BaseModel):
+    """How a run ended."""
+
+    run: str
+    best_step: int
+    num_steps: int
+    validation: Score | None
+    train_seconds: float
+    tokens_per_second: float
+
+
+def start(folder: Path, config: Config, data: TokenizedCorpus, hardware: Hardware) -> run.Run:
+    """A new run directory for `train` to work in."""
+    new = run.create(
+        folder,
+        config,
+        classes=data.corpus.manifest.classes,
+        vocab_size=data.tokenizer.vocab_size,
+        corpus_hash=data.corpus.content_hash,
+        tokenizer_hash=data.tokenizer.content_hash,
+        hardware=hardware.describe(),
+    )
+    data.tokenizer.save(folder)
+    return new
+
+
+def splits_of(current: run.Run) -> dict[str, EncodedSplit]:
+    """The splits that a run trains on, encoded with its own tokenizer. Raises RunError if they changed."""
+    stored, _ = corpus.ensure(current.config.data)
+    if stored.content_hash != current.info.corpus_hash:
+        raise RunError(
+            f"{current.folder} was begun on other reviews than those of {current.config.data.source} today."
+        )
+    tokenizer = Tokenizer.load(current.folder, current.config.tokenizer)
+    if tokenizer.content_hash != current.info.tokenizer_hash:
+        raise RunError(
+            f"{current.folder / 'tokenizer.json'} is not the tokenizer that this run was begun with."
+        )
+    return tokenized.encode(
+        current.config.data, stored, tokenizer, tokenized.training_splits(current.config.data)
+    )
+
+
+def train(
+    current: run.Run, splits: dict[str, EncodedSplit], hardware: Hardware, stop: StopRequest
+) -> Iterator[Update]:
+    """Trains from the run's last checkpoint, or from the start where it has none; yields after each step.
+
+    Raises Interrupted after saving when `stop` asks for it, and DivergedError when loss or gradient is
+    not finite; `checkpoints/last` is then what it was. The run's status on disk says how it ended.
+    """
+    config, info, options = current.config, current.info, current.config.train
+    model = make_model(config, vocab_size=info.vocab_size, num_classes=len(info.classes)).to(hardware.device)
+    model.train()
+    learner = make_learner(model, options)
+    plan = make_plan(config, splits["train"])
+    counters = restore_last(current, learner)
+    if counters is None:
+        counters = Counters()
+        save_last(current, learner, counters)
+    current = current.with_status("running")
+    lines: list[dict[str, Any]] = []
+    resumed = time.perf_counter()
+    seconds_before = counters.train_seconds
+
+    while counters.step < plan.num_steps and not out_of_patience(config, counters):
+        # --- one step
+        step, began = counters.step, time.perf_counter()
+        epoch = plan.of_step(step)[-1][0]
+        batches = [gather(config, splits["train"], indices, hardware) for _, indices in plan.of_step(step)]
+        lr = learning_rate(options, step, plan.num_steps)
+        try:
+            result = train_step(learner, batches, options, hardware, step=step, lr=lr)
+        except DivergedError as error:
+            raise _diverged(current, lines, str(error)) from None
+        now = time.perf_counter()
+        counters = counters.model_copy(update={
+            "step": step + 1,
+            "num_tokens": counters.num_tokens + result.num_tokens,
+            "step_seconds": counters.step_seconds + now - began,
+            "train_seconds": seconds_before + now - resumed,
+        })  # fmt: skip
+        lines.append({"step": step + 1, "epoch": epoch, "lr": lr, **result._asdict()})
+        update = Update(step + 1, plan.num_steps, epoch, result, result.num_tokens / (now - began))
+
+        # --- validation, and the checkpoints
+        if step + 1 in plan.eval_steps or step + 1 == plan.num_steps:
+            validation = _validate(config, learner, splits.get("validation"), hardware)
+            if validation and not math.isfinite(validation.loss):
+                message = f"step {step + 1}, at rate {lr:.3g}, gives validation loss {validation.loss:g}"
+                raise _diverged(current, lines, message)
+            counters = judged(options.best_by, counters, validation)
+            counters = counters.model_copy(
+                update={"train_seconds": seconds_before + time.perf_counter() - resumed}
+            )
+            if validation:
+                lines.append({"step": step + 1, "validation": validation._asdict()})
+            if counters.best_step == counters.step:
+                save_best(current, learner, counters)
+            _write(current, lines)
+            save_last(current, learner, counters)
+            update = update._replace(validation=validation)
+        if len(lines) >= STEPS_BETWEEN_WRITES:
+            _write(current, lines)
+        yield update
+
+        # --- asked to stop
+        if stop.signal is not None and counters.step < plan.num_steps:
+            _write(current, lines)
+            save_last(current, learner, counters)
+            current.with_status("interrupted")
+            raise Interrupted(
+                f"{stop.signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
+                f"Continue with: imdb-tx train --resume {current.folder}",
+                exit_code=128 + stop.signal,
+            )
+    current.with_status("finished")
+
+
+def result_of(current: run.Run) -> TrainingResult:
+    """How a run ended, from its last checkpoint."""
+    meta = checkpoint.read_meta(current.checkpoint("last"), tokenizer_hash=current.info.tokenizer_hash)
+    counters = Counters.model_validate(meta.counters)
+    return TrainingResult(
+        run=str(current.folder),
+        best_step=counters.best_step,
+        num_steps=counters.step,
+        validation=counters.best,
+        train_seconds=round(counters.train_seconds, 3),
+        tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
+    )
+
+
+def _validate(
+    config: Config, learner: Learner, split: EncodedSplit | None, hardware: Hardware
+) -> Score | None:
+    """Score on the validation split, where the config holds one out."""
+    if split is None:
+        return None
+    logits = logits_of(
+        learner.averaged,
+        [split.review(i) for i in range(len(split.labels))],
+        hardware=hardware,
+        batch_tokens=config.train.batch_tokens,
+        multiple=length_multiple(config.model),
+    )
+    return score(logits, split.labels)
+
+
+def _write(current: run.Run, lines: list[dict[str, Any]]) -> None:
+    run.append_metrics(current, lines)
+    lines.clear()
+
+
+def _diverged(current: run.Run, lines: list[dict[str, Any]], message: str) -> DivergedError:
+    _write(current, lines)
+    current.with_status("diverged")
+    return DivergedError(
+        f"Training diverged: {message}. The last good checkpoint is {current.checkpoint('last')}. "
+        "Try a lower train.lr, a longer warm-up or a lower train.clip_norm."
+    )
