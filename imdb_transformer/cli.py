@@ -15,7 +15,7 @@ import typer
 
 from imdb_transformer import display
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.exits import exiting
+from imdb_transformer.exits import exiting, until_reader_leaves
 
 app = typer.Typer(
     name="imdb-tx",
@@ -203,8 +203,10 @@ def predict(
         tables.write_predictions(table, predictions, output)
         print(f"{len(reviews):,} predictions written to {output}", file=sys.stderr)
         return
-    for prediction in predictions:
-        print(json.dumps(prediction._asdict()) if as_json else display.prediction(prediction), flush=typed)
+    with until_reader_leaves():
+        for prediction in predictions:
+            line = json.dumps(prediction._asdict()) if as_json else display.prediction(prediction)
+            print(line, flush=typed)
 
 
 def _arguments(texts: list[str]) -> Iterator[str]:

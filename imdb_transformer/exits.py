@@ -26,14 +26,22 @@ def exiting() -> Iterator[None]:
         yield
     except USER_ERRORS as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # `imdb-tx predict - | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
             raise
         _fail(sentence, ResourceError.exit_code)
+
+
+@contextmanager
+def until_reader_leaves() -> Iterator[None]:
+    """Ends the process quietly when whoever reads stdout, such as `head`, has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

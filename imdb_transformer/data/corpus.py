@@ -88,7 +88,7 @@ def ensure(config: DataConfig) -> tuple[Corpus, bool]:
     recover_folder(folder)
     if (folder / MANIFEST).exists():
         corpus = open_stored(folder)
-        if corpus.manifest.fingerprint in (_fingerprint(config.source), ""):
+        if _fingerprint(config.source) in (corpus.manifest.fingerprint, ""):
             verify(corpus)
             return corpus, True
     return _import(config, folder), False

@@ -1,7 +1,5 @@
 """How good a model is on a split: figures from logits, through scikit-learn."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -9,8 +7,10 @@ from scipy.special import log_softmax
 from scipy.stats import binomtest
 
 
-class Score(NamedTuple):
+class Score(BaseModel):
     """What training watches on validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     accuracy: float
     loss: float
@@ -45,7 +45,7 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
     log_probabilities = log_softmax(logits.astype(np.float64), axis=1)
     num_correct = int((logits.argmax(1) == labels).sum())
     loss = -float(log_probabilities[np.arange(len(labels)), labels].sum())
-    return Score(num_correct / len(labels), loss / len(labels))
+    return Score(accuracy=num_correct / len(labels), loss=loss / len(labels))
 
 
 def evaluate(
@@ -56,11 +56,11 @@ def evaluate(
     # Imported here: training needs `score` only, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
 
-    accuracy, loss = score(logits, labels)
+    overall = score(logits, labels)
     predicted = logits.argmax(1)
     probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
     binary = len(classes) == 2
-    interval = binomtest(round(accuracy * len(labels)), len(labels)).proportion_ci(0.95, method="wilson")
+    interval = binomtest(int((predicted == labels).sum()), len(labels)).proportion_ci(0.95, method="wilson")
     every = list(range(len(classes)))
     # The area is undefined where the split lacks a class.
     complete = len(set(labels.tolist())) == len(classes)
@@ -72,8 +72,8 @@ def evaluate(
         split=split,
         checkpoint=checkpoint,
         num_examples=len(labels),
-        loss=loss,
-        accuracy=accuracy,
+        loss=overall.loss,
+        accuracy=overall.accuracy,
         accuracy_low=float(interval.low),
         accuracy_high=float(interval.high),
         f1=float(

@@ -146,7 +146,7 @@ def train(
                 update={"train_seconds": seconds_before + time.perf_counter() - resumed}
             )
             if validation:
-                lines.append({"step": step + 1, "validation": validation._asdict()})
+                lines.append({"step": step + 1, "validation": validation.model_dump()})
             if counters.best_step == counters.step:
                 save_best(current, learner, counters)
             _write(current, lines)

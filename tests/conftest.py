@@ -1,0 +1,85 @@
+"""What the tests share: a tiny corpus of reviews that the demo's grammar wrote, and a run trained on it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from imdb_transformer import config_file
+from imdb_transformer.cli import app
+from imdb_transformer.config import Config
+from imdb_transformer.data import demo
+
+torch.set_num_threads(2)
+
+TINY_MODEL = """
+[tokenizer]
+vocab_size = 400
+max_length = 64
+tail_length = 16
+
+[model]
+width = 16
+num_heads = 2
+head_width = 8
+feedforward_width = 32
+radius = 8
+embedding_std = 0.1
+
+[train]
+epochs = 2
+batch_tokens = 1024
+lr = 1e-2
+evals_per_epoch = 2
+"""
+
+
+def write_jsonl(path: Path, texts: list[str], labels: list[str]) -> None:
+    rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train, test and unsupervised JSONL files of 200, 100 and 100 reviews."""
+    folder = tmp_path_factory.mktemp("source")
+    splits = demo.reviews().splits
+    for name, count in (("train", 200), ("test", 100), ("unsupervised", 100)):
+        texts, labels = splits[name]
+        named = [demo.CLASSES[label] if label >= 0 else "" for label in labels]
+        write_jsonl(folder / f"{name}.jsonl", texts[:count], named[:count])
+    return folder
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, source: Path) -> Path:
+    """A config that trains on `source` in about a second, with its data below `tmp_path`."""
+    path = tmp_path / "tiny.toml"
+    data = f'[data]\nsource = "{source}"\ndata_dir = "{tmp_path / "data"}"\n'
+    path.write_text(data + TINY_MODEL)
+    return path
+
+
+@pytest.fixture
+def tiny(config_path: Path) -> Callable[..., Config]:
+    """Gives the tiny config with overrides applied."""
+    return lambda *overrides: config_file.load(str(config_path), overrides)
+
+
+def imdb_tx(*arguments: object, stdin: str | bytes | None = None) -> Result:
+    """Runs a command in this process; errors are exceptions in the result, as below `main`."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    """A finished run on `source`."""
+    folder = tmp_path_factory.mktemp("trained")
+    path = folder / "tiny.toml"
+    path.write_text(f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n' + TINY_MODEL)
+    result = imdb_tx("train", "--config", path, "--run-dir", folder / "run", "--set", "train.epochs=25")
+    assert result.exit_code == 0, result.output
+    return folder / "run"

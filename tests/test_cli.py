@@ -1,0 +1,238 @@
+"""Whole commands: in this process where the result is enough, as a process where the exit code matters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer.errors import ConfigError
+from tests.conftest import imdb_tx
+
+COMMANDS = ("download", "tokenize", "train", "eval", "predict")
+
+
+def process(
+    *arguments: object, cwd: Path | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "imdb_transformer", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False, timeout=120)
+
+
+def test_the_whole_journey_speaks_json(config_path: Path, tmp_path: Path, source: Path) -> None:
+    data = ["--source", source, "--data-dir", tmp_path / "data"]
+    downloaded = json.loads(imdb_tx("download", *data, "--json").stdout)
+    assert {split["split"]: split["num_rows"] for split in downloaded["statistics"]} == {
+        "train": 200, "test": 100, "unsupervised": 100,
+    }  # fmt: skip
+    assert json.loads(imdb_tx("download", *data, "--json").stdout)["was_there"]
+    tokenized = json.loads(imdb_tx("tokenize", "--config", config_path, "--json").stdout)
+    assert tokenized["vocab_size"] <= 400
+    assert tokenized["splits"]["test"]["num_reviews"] == 100
+    trained = json.loads(
+        imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "r", "--json").stdout
+    )
+    assert {"run", "best_step", "train_seconds", "tokens_per_second"} <= set(trained)
+    assert {"accuracy", "loss"} == set(trained["validation"])
+    evaluated = json.loads(imdb_tx("eval", tmp_path / "r", "--json").stdout)
+    assert evaluated["split"] == "test"
+    assert {"num_examples", "accuracy", "loss", "roc_auc"} <= set(evaluated)
+    lines = imdb_tx("predict", "--run", tmp_path / "r", "--json", "-", stdin="a good film\nawful\n").stdout
+    assert [json.loads(line)["text"] for line in lines.splitlines()] == ["a good film", "awful"]
+    assert set(json.loads(lines.splitlines()[0])) == {"label", "probability", "text"}
+
+
+def test_the_journey_for_people_ends_with_the_next_command(
+    config_path: Path, tmp_path: Path, source: Path
+) -> None:
+    table = imdb_tx("download", "--source", source, "--data-dir", tmp_path / "data").stdout
+    assert "neg 100, pos 100" in table
+    assert "reviews cut" in imdb_tx("tokenize", "--config", config_path).stdout
+    trained = imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "r").stdout
+    assert f"next: imdb-tx eval {tmp_path / 'r'}" in trained
+    assert "95% interval" in imdb_tx("eval", tmp_path / "r").stdout
+    assert imdb_tx("predict", "--run", tmp_path / "r", "a good film").stdout.startswith(("pos\t", "neg\t"))
+
+
+def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: Path) -> None:
+    shown = json.loads(imdb_tx("train", "--config", config_path, "--dry-run", "--json").stdout)
+    cost = shown["estimate"]
+    assert cost["parameters"]["total"] == sum(n for part, n in cost["parameters"].items() if part != "total")
+    assert min(cost["flops"], cost["memory_bytes"], cost["seconds"], cost["num_steps"]) > 0
+    assert shown["config"]["model"]["width"] == 16
+    text = imdb_tx("train", "--config", config_path, "--dry-run").stdout
+    assert "nothing was trained" in text
+    assert not list(tmp_path.rglob("run.json"))
+
+
+@pytest.mark.parametrize("name", ["paper.toml", "article.toml", "base.toml"])
+def test_shipped_models_have_a_dry_run_and_take_a_few_steps(name: str, source: Path, tmp_path: Path) -> None:
+    sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1", "train.accumulate=3"]
+    sets += [
+        "train.evals_per_epoch=1",
+        "tokenizer.max_length=16",
+        "tokenizer.tail_length=0",
+        "train.batch_tokens=512",
+    ]
+    small = [word for item in sets for word in ("--set", item)]
+    cost = json.loads(imdb_tx("train", "--config", name, *small, "--dry-run", "--json").stdout)
+    assert cost["estimate"]["parameters"]["total"] > 100_000 or name == "article.toml"
+    folder = tmp_path / "run"
+    result = imdb_tx("train", "--config", name, *small, "--run-dir", folder)
+    assert result.exit_code == 0, result.output
+
+
+def test_predict_takes_the_newest_finished_run_and_names_it_on_stderr(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(trained)
+    monkeypatch.chdir(tmp_path)
+    result = imdb_tx("predict", "a good film")
+    assert "runs/mine" in result.stderr
+    assert "runs/mine" not in result.stdout
+
+
+def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,text\n7,a good film\n8,awful\n")
+    imdb_tx("predict", "--run", trained, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == '"id","text","predicted_label","probability"'
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict"],
+        ["predict", "a", "--input", "b.csv"],
+        ["predict", "a", "--output", "b.csv"],
+        ["train", "--resume", "runs/x", "--set", "train.lr=1"],
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments: list[str]) -> None:
+    assert isinstance(imdb_tx(*arguments).exception, ConfigError)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(command: str) -> None:
+    assert "--json" in imdb_tx(command, "--help").stdout
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['imdb-tx', '--help']\n"
+        "from imdb_transformer.cli import app\n"
+        "try: app()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'numpy', 'pyarrow', 'datasets', 'sklearn', 'rich') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["train", "--config", "nowhere.toml"], 2, "shipped"),
+        (["train", "--set", "train.epoch=1"], 2, "Did you mean train.epochs"),
+        (["train", "--set", "train.epochs=x"], 2, "train.epochs"),
+        (["train", "--colour"], 2, "--colour"),
+        (["download", "--source", "nowhere.csv"], 3, "nowhere.csv"),
+        (["download", "--source", "empty.csv"], 3, "empty"),
+        (["eval", "runs/none"], 4, "runs/none"),
+        (["train", "--resume", "runs/none"], 4, "runs/none"),
+        (["predict", "a good film"], 4, "imdb-tx train"),
+        (["predict", "a", "--run", "."], 4, "no run"),
+    ],
+)
+def test_a_users_mistake_gets_a_sentence_and_its_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "empty.csv").write_text("")
+    ended = process(*arguments, cwd=tmp_path)
+    stderr = ended.stderr.decode()
+    assert ended.returncode == code, stderr
+    assert said in stderr
+    assert "Traceback" not in stderr
+    assert not ended.stdout
+
+
+def test_a_file_that_cannot_be_written_exits_with_6(config_path: Path) -> None:
+    ended = process("train", "--config", config_path, "--run-dir", "/dev/null/run")
+    assert ended.returncode == 6
+    assert b"/dev/null/run" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_full_disk_exits_with_6_and_a_sentence(config_path: Path) -> None:
+    script = (
+        "import imdb_transformer.checkpoint as c\n"
+        "from safetensors import SafetensorError\n"
+        "def full(*a): raise SafetensorError('I/O error: No space left on device (os error 28)')\n"
+        "c.save_file = full\n"
+        "from imdb_transformer.cli import main; main()"
+    )
+    folder = config_path.parent / "run"
+    command = [sys.executable, "-c", script, "train", "--config", str(config_path), "--run-dir", str(folder)]
+    ended = subprocess.run(command, capture_output=True, check=False)
+    assert ended.returncode == 6
+    assert b"disk is full" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    assert not list(folder.glob("checkpoints/*"))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
+    command = f"{sys.executable} -m imdb_transformer predict --run {trained} - | head -1"
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        input=b"a good film\n" * 20_000,
+        capture_output=True,
+        check=False,
+    )
+    assert ended.stdout.count(b"\n") == 1
+    assert b"Traceback" not in ended.stderr
+    assert ended.returncode == 0
+
+
+def metrics_lines(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_stopped_by_a_signal_and_resumed_equals_the_uninterrupted_one(
+    config_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    options = ["--config", config_path, "--set", "train.epochs=10", "--set", "model.dropout=0.3"]
+    imdb_tx("train", *options, "--run-dir", tmp_path / "whole")
+    folder = tmp_path / "parts"
+    command = [
+        sys.executable,
+        "-m",
+        "imdb_transformer",
+        "train",
+        *map(str, options),
+        "--run-dir",
+        str(folder),
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    ) as running:
+        while metrics_lines(folder) < 20:
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(number)
+        _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert f"--resume {folder}".encode() in stderr
+    assert b"Traceback" not in stderr
+    resumed = process("train", "--resume", folder)
+    assert resumed.returncode == 0, resumed.stderr
+    for name in ("best/model.safetensors", "last/model.safetensors", "last/training.safetensors"):
+        one, two = (run / "checkpoints" / name for run in (tmp_path / "whole", folder))
+        assert one.read_bytes() == two.read_bytes(), name

@@ -1,0 +1,113 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imdb_transformer import config_file
+from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+SHIPPED = sorted((ROOT / "configs").glob("*.toml"))
+KEYS = [f"{section}.{key}" for section, values in Config().model_dump().items() for key in values]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_every_shipped_config_loads_and_opens_with_its_command(path: Path) -> None:
+    config_file.load(path.name)
+    assert f"imdb-tx train --config {path.name}" in path.read_text()
+
+
+def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
+    with pytest.raises(ConfigError, match=r"train\.learning_rte in section \[train\].*Known|Did you mean"):
+        config_file.parse({"train": {"learning_rte": 1}}, origin="x")
+    with pytest.raises(ConfigError, match=r"Did you mean train\.epochs"):
+        config_file.parse({}, ["train.epoch=3"], origin="x")
+    with pytest.raises(ConfigError, match="Did you mean model"):
+        config_file.parse({"modle": {}}, origin="x")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.epochs=many", "train.epochs"),
+        ("train.epochs=1.5", "train.epochs"),
+        ("train.lr=-1", "train.lr"),
+        ("train.lr=nan", "train.lr"),
+        ("data.validation=1", "data.validation"),
+        ("model.norm=side", "model.norm"),
+        ("train=3", "section.key=value"),
+        ("epochs", "section.key=value"),
+        ("tokenizer.tail_length=512", "below max_length"),
+        ("model.pooling=first", "first_token"),
+        ("model.head_width=7", "even"),
+    ],
+)
+def test_wrong_value_is_refused_with_the_key_in_the_message(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config_file.parse({}, [override], origin="x")
+
+
+def test_set_equals_editing_the_file(tmp_path: Path) -> None:
+    edited = tmp_path / "edited.toml"
+    edited.write_text('[train]\nlr = 3e-4\n[data]\nsource = "../shared/imdb"\n')
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    overrides = ["train.lr=3e-4", "data.source=../shared/imdb"]
+    assert config_file.load(str(edited)) == config_file.load(str(empty), overrides)
+
+
+def test_yaml_reads_as_toml_does(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("train:\n  epochs: 3\n")
+    assert config_file.load(str(path)).train.epochs == 3
+
+
+@pytest.mark.parametrize("content", [b"[train", b"\xff\xfe", b"- 1\n", b"x" * 2_000_000])
+@pytest.mark.parametrize("suffix", [".toml", ".yaml"])
+def test_a_file_that_is_no_config_is_refused_by_name(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="bad"):
+        config_file.load(str(path))
+
+
+def test_missing_config_names_the_shipped_ones() -> None:
+    with pytest.raises(ConfigError, match=r"base\.toml"):
+        config_file.load("nowhere.toml")
+
+
+@given(
+    st.builds(
+        TrainConfig,
+        seed=st.integers(0, 2**62),
+        lr=st.floats(1e-9, 1, allow_nan=False),
+        clip_norm=st.floats(0, 1e6),
+        schedule=st.sampled_from(["linear", "cosine", "inverse_sqrt", "constant"]),
+    ),
+    st.text(st.characters(codec="utf-8"), min_size=1),
+)
+def test_dump_then_parse_is_identity(train: TrainConfig, source: str) -> None:
+    config = Config(train=train, data=Config().data.model_copy(update={"source": source}))
+    tree = config_file.tomllib.loads(config_file.dump(config))
+    assert config_file.parse(tree, origin="x") == config
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_read_somewhere_in_the_package(key: str) -> None:
+    name = key.partition(".")[2]
+    package = ROOT / "imdb_transformer"
+    code = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "config.py")
+    assert re.search(rf"\.{name}\b", code)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_stands_in_the_readme_with_its_default_and_meaning(key: str) -> None:
+    section, name = key.split(".")
+    values = getattr(Config(), section)
+    default = json.dumps(getattr(values, name))
+    meaning = type(values).model_fields[name].description
+    assert f"| `{key}` | `{default}` | {meaning} |" in (ROOT / "README.md").read_text()

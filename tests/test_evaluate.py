@@ -1,0 +1,88 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imdb_transformer.errors import DataError
+from imdb_transformer.evaluation.evaluate import evaluate, score
+from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.inference import forward
+from imdb_transformer.inference.predict import Predictor
+from tests.conftest import write_jsonl
+
+LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 2, 50)
+
+
+def test_score_equals_a_naive_loop() -> None:
+    correct, loss = 0, 0.0
+    for (a, b), label in zip(LOGITS.tolist(), LABELS.tolist(), strict=True):
+        probabilities = [math.exp(a) / (math.exp(a) + math.exp(b)), math.exp(b) / (math.exp(a) + math.exp(b))]
+        correct += (b > a) == label
+        loss -= math.log(probabilities[label])
+    found = score(LOGITS, LABELS)
+    assert (found.accuracy, found.loss) == (correct / 50, pytest.approx(loss / 50))
+
+
+def test_figures_agree_with_each_other() -> None:
+    found = evaluate(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    (tn, fp), (fn, tp) = found.confusion
+    assert found.accuracy == (tn + tp) / 50
+    assert found.f1 == pytest.approx(2 * tp / (2 * tp + fp + fn))
+    pairs = [(p, n) for p in LOGITS[LABELS == 1] for n in LOGITS[LABELS == 0]]
+    wins = [(p[1] - p[0] > n[1] - n[0]) for p, n in pairs]
+    assert found.roc_auc == pytest.approx(np.mean(wins))
+
+
+def test_interval_is_wilsons() -> None:
+    labels = np.array([0] * 10)
+    logits = np.tile([1.0, 0.0], (10, 1))
+    logits[0] = [0.0, 1.0]  # 9 of 10
+    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
+    z, n, p = 1.959964, 10, 0.9
+    centre, half = (p + z * z / 2 / n), z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
+    low, high = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
+    assert (found.accuracy_low, found.accuracy_high) == (pytest.approx(low), pytest.approx(high))
+    assert found.roc_auc is None  # one class only
+
+
+def test_three_classes_have_figures_too() -> None:
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    labels = np.arange(60) % 3
+    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
+    assert sum(map(sum, found.confusion)) == 60
+    assert found.roc_auc is not None
+    assert 0 < found.roc_auc < 1
+
+
+def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
+    predictor = Predictor.load(trained)
+    reviews = predictor.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
+    hardware = predictor.hardware._replace(dtype=forward.torch.float32)
+    options = {"hardware": hardware, "multiple": predictor.multiple}
+    one, many = (forward.logits_of(predictor.model, reviews, batch_tokens=n, **options) for n in (1, 4096))
+    np.testing.assert_allclose(one, many, atol=1e-5)
+
+
+def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
+    found, written = evaluate_split(trained, "test")
+    assert found.num_examples == 100
+    assert found.accuracy > 0.6
+    assert written == trained / "evaluation" / "best-test.json"
+    assert type(found).model_validate_json(written.read_bytes()) == found
+    last, written = evaluate_split(trained / "checkpoints" / "last", "validation")
+    assert last.num_examples == 20
+    assert written.name == "last-validation.json"
+
+
+def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "o.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
+    with pytest.raises(DataError, match=r"bad, good.*neg, pos"):
+        evaluate_split(trained, "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("split", ["tset", "unsupervised"])
+def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None:
+    with pytest.raises(DataError, match="test, validation, train"):
+        evaluate_split(trained, split)

@@ -1,0 +1,225 @@
+"""Shapes: B batch, L length, H heads, K head width, D model width."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from imdb_transformer.config import ModelConfig
+from imdb_transformer.model.attention import SelfAttention, attention_bias
+from imdb_transformer.model.classifier import Classifier, pool
+from imdb_transformer.model.encoder import Block, Encoder
+from imdb_transformer.model.layers import Dropout
+from imdb_transformer.model.positions import rotate, rotation, sinusoids
+
+SMALL = ModelConfig(
+    width=12,
+    num_layers=2,
+    num_heads=3,
+    head_width=4,
+    feedforward_width=20,
+    radius=4,
+    dropout=0.0,
+    max_positions=64,
+)
+VARIANTS = [
+    {"attention": attention, "positions": positions, "norm": norm, "pooling": pooling}
+    for attention, positions, norm, pooling in [
+        ("full", "sinusoidal", "post", "max"),
+        ("full", "rotary", "pre", "mean"),
+        ("windowed", "learned", "post", "max+mean"),
+        ("windowed", "rotary", "pre", "max"),
+        ("windowed", "none", "pre", "first"),
+    ]
+]
+
+
+def small(**changes: object) -> ModelConfig:
+    return ModelConfig.model_validate(SMALL.model_dump() | changes)
+
+
+def classifier(config: ModelConfig) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(config, vocab_size=30, num_classes=2).eval()
+
+
+def a_batch(lengths: list[int], length: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, 30, (len(lengths), length), generator=generator)
+    mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    return ids.masked_fill(~mask, 0), mask
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+def test_padding_and_neighbours_do_not_change_logits(variant: dict[str, str]) -> None:
+    model = classifier(small(**variant))
+    lengths = [1, 7, 13, 4]
+    ids, mask = a_batch(lengths, 24)
+    together = model(ids, mask)
+    for i, length in enumerate(lengths):
+        alone = model(ids[i : i + 1, :length], mask[i : i + 1, :length])
+        torch.testing.assert_close(together[i : i + 1], alone)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+def test_every_parameter_gets_a_gradient(variant: dict[str, str]) -> None:
+    model = classifier(small(**variant, embedding_norm=True)).train()
+    ids, mask = a_batch([9, 12], 12)
+    logits = model(ids, mask)
+    (logits * torch.randn(logits.shape)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def one_head_at_a_time(layer: SelfAttention, x: Tensor, mask: Tensor, radius: int | None) -> Tensor:
+    """Attention with a loop over reviews, heads and queries; no positions."""
+    length, width = x.shape[1], layer.head_width
+    inner = layer.num_heads * width
+    weight, bias = layer.project_in.weight, layer.project_in.bias
+    out = torch.zeros(*x.shape[:2], inner)
+    for b in range(len(x)):
+        for h in range(layer.num_heads):
+            rows = [slice(part * inner + h * width, part * inner + (h + 1) * width) for part in range(3)]
+            q, k, v = (x[b] @ weight[r].T + bias[r] for r in rows)
+            for i in range(length):
+                seen = [j for j in range(length) if mask[b, j] and (radius is None or abs(i - j) <= radius)]
+                if seen:
+                    scores = torch.stack([q[i] @ k[j] / math.sqrt(width) for j in seen])
+                    out[b, i, h * width : (h + 1) * width] = scores.softmax(0) @ v[seen]
+    return layer.project_out(out)
+
+
+@pytest.mark.parametrize("attention", ["full", "windowed"])
+def test_attention_equals_one_head_at_a_time(attention: str) -> None:
+    config = small(attention=attention, head_width=5, positions="none")
+    layer = SelfAttention(config)
+    x = torch.randn(2, 11, config.width)
+    _, mask = a_batch([11, 6], 11)
+    radius = config.radius if attention == "windowed" else 0
+    ours = layer(x, attention_bias(mask, radius, x.dtype), None)
+    slow = one_head_at_a_time(layer, x, mask, radius or None)
+    torch.testing.assert_close(ours[mask], slow[mask], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 5, 16])
+def test_windowed_attention_with_radius_of_the_length_equals_full(length: int) -> None:
+    layer_config = small(attention="windowed", radius=length)
+    windowed, full = classifier(layer_config), classifier(small(attention="full"))
+    ids, mask = a_batch([length, max(1, length - 3)], length)
+    torch.testing.assert_close(windowed(ids, mask), full(ids, mask))
+
+
+@pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
+def test_encoder_equals_torchs_with_the_same_weights(norm: str, activation: str) -> None:
+    config = small(
+        attention="full", positions="none", norm=norm, activation=activation, num_heads=3, head_width=4
+    )
+    ours = Encoder(config, 30).eval()
+    layer = nn.TransformerEncoderLayer(
+        config.width, config.num_heads, config.feedforward_width, dropout=0.0, activation=activation,
+        batch_first=True, norm_first=norm == "pre", layer_norm_eps=config.norm_eps,
+    )  # fmt: skip
+    final = nn.LayerNorm(config.width, config.norm_eps) if norm == "pre" else None
+    theirs = nn.TransformerEncoder(layer, config.num_layers, norm=final, enable_nested_tensor=False).eval()
+    for block, other in zip(ours.blocks, theirs.layers, strict=True):
+        assert isinstance(block, Block)
+        copy_weights(block, other)
+    ids, mask = a_batch([10, 4], 10)
+    expected = theirs(ours.embedding(ids, torch.float32), src_key_padding_mask=~mask)
+    torch.testing.assert_close(ours(ids, mask, torch.float32)[mask], expected[mask], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def copy_weights(block: Block, other: nn.Module) -> None:
+    """Random weights into ours and torch's alike."""
+    pairs = [
+        (block.attention.project_in.weight, other.self_attn.in_proj_weight),
+        (block.attention.project_in.bias, other.self_attn.in_proj_bias),
+        (block.attention.project_out.weight, other.self_attn.out_proj.weight),
+        (block.attention.project_out.bias, other.self_attn.out_proj.bias),
+        (block.feed_forward.expand.weight, other.linear1.weight),
+        (block.feed_forward.expand.bias, other.linear1.bias),
+        (block.feed_forward.contract.weight, other.linear2.weight),
+        (block.feed_forward.contract.bias, other.linear2.bias),
+        (block.attention_norm.weight, other.norm1.weight),
+        (block.attention_norm.bias, other.norm1.bias),
+        (block.feed_forward_norm.weight, other.norm2.weight),
+        (block.feed_forward_norm.bias, other.norm2.bias),
+    ]
+    for mine, yours in pairs:
+        yours.copy_(mine.normal_(std=0.3))
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 8])
+def test_sinusoids_are_the_papers_for_even_and_odd_widths(width: int) -> None:
+    table = sinusoids(6, width, torch.device("cpu"))
+    for position in range(6):
+        for i in range(width):
+            angle = position / 10_000 ** (2 * (i // 2) / width)
+            expected = math.cos(angle) if i % 2 else math.sin(angle)
+            assert table[position, i].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_rotary_products_depend_on_the_distance_only() -> None:
+    turns = rotation(20, 8, torch.device("cpu"), torch.float32)
+    q, k = torch.randn(8), torch.randn(8)
+    turned_q, turned_k = (rotate(x.expand(1, 20, 1, 8), turns)[0, :, 0] for x in (q, k))
+    products = turned_q @ turned_k.T
+    for distance in range(-5, 6):
+        diagonal = products.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
+
+
+def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
+    features = -torch.rand(2, 5, 3) - 1
+    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    features[1, 2:] = 0
+    pooled = pool(features, mask, "max")
+    torch.testing.assert_close(pooled, torch.stack([features[0].amax(0), features[1, :2].amax(0)]))
+
+
+def test_mean_and_first_read_tokens_only() -> None:
+    features = torch.randn(1, 4, 3)
+    mask = torch.tensor([[True, True, False, False]])
+    both = pool(features, mask, "max+mean")
+    torch.testing.assert_close(both[:, 3:], features[:, :2].mean(1))
+    torch.testing.assert_close(pool(features, mask, "first"), features[:, 0])
+
+
+def test_number_of_parameters_is_the_formulas() -> None:
+    c = small(positions="none", norm="pre")
+    inner = c.num_heads * c.head_width
+    attention = c.width * 3 * inner + 3 * inner + inner * c.width + c.width
+    feed_forward = 2 * c.width * c.feedforward_width + c.feedforward_width + c.width
+    block = attention + feed_forward + 4 * c.width
+    expected = 30 * c.width + c.num_layers * block + 2 * c.width + 2 * c.width + 2
+    assert sum(p.numel() for p in classifier(c).parameters()) == expected
+
+
+def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(0.25, by_channel=True).train()
+    out = dropout(torch.ones(64, 5, 256))
+    assert torch.equal(out, out[:, :1].expand_as(out))
+    torch.testing.assert_close(out.unique(), torch.tensor([0.0, 4 / 3]))
+    assert out.mean().item() == pytest.approx(1, abs=0.02)
+    assert torch.equal(dropout.eval()(out), out)
+
+
+def test_word_dropout_drops_whole_tokens_in_training_only() -> None:
+    config = small(word_dropout=0.5, positions="none")
+    embedding = Encoder(config, 30).embedding
+    ids, _ = a_batch([200], 200)
+    torch.manual_seed(0)
+    dropped = (embedding.train()(ids, torch.float32) == 0).all(-1)
+    assert 60 < dropped.sum() < 140
+    assert not (embedding.eval()(ids, torch.float32) == 0).all(-1).any()
+
+
+def test_bf16_is_near_fp32() -> None:
+    model = classifier(small(num_heads=4, head_width=8, width=32))
+    ids, mask = a_batch([30, 20], 32)
+    difference = model(ids, mask, torch.bfloat16) - model(ids, mask)
+    assert difference.abs().max() < 0.05

@@ -1,0 +1,109 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imdb_transformer.data.sources import read_table
+from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.inference import tables
+from imdb_transformer.inference.predict import Predictor
+
+ODD_TEXTS = [
+    "",
+    " ",
+    "\0",
+    "☃ 😀",
+    "这部电影很好",
+    "<br /><br />",
+    "x" * 1_000_000,
+    "good " * 200_000,
+    "\ud800",
+    "\x1b[2J",
+]
+
+
+@pytest.fixture(scope="module")
+def predictor(trained: Path) -> Predictor:
+    return Predictor.load(trained)
+
+
+def test_a_text_alone_and_in_a_batch_gets_the_same_probability(predictor: Predictor) -> None:
+    texts = ["a dull film", "The plot is great, and so is the ending. " * 9, "awful"]
+    together = predictor.probabilities(texts)
+    alone = np.concatenate([predictor.probabilities([text]) for text in texts])
+    np.testing.assert_allclose(together, alone, atol=2e-3)  # bf16 products of other shapes
+
+
+def test_odd_texts_get_an_answer(predictor: Predictor) -> None:
+    probabilities = predictor.probabilities(ODD_TEXTS)
+    assert np.isfinite(probabilities).all()
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+
+
+@given(st.lists(st.text(st.characters(), max_size=20), max_size=6))
+@settings(deadline=None, max_examples=30)
+def test_predictions_come_in_order_one_a_text(predictor: Predictor, texts: list[str]) -> None:
+    predictions = list(predictor(texts, chunk=2))
+    assert [prediction.text for prediction in predictions] == texts
+    assert all(prediction.label in predictor.classes for prediction in predictions)
+
+
+def test_a_stream_is_predicted_while_it_comes(predictor: Predictor) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield f"a good film {read}"
+
+    predictions = predictor(endless(), chunk=10)
+    assert [next(predictions).text for _ in range(3)] == ["a good film 1", "a good film 2", "a good film 3"]
+    assert read == 10
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
+    table = pa.table({"id": [3, 1, 2], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
+    path = tmp_path / f"out{suffix}"
+    tables.write_predictions(table, predictor(table.column("text").to_pylist()), path)
+    out = read_table(path, ["text"])
+    assert out.column_names == ["id", "text", "predicted_label", "probability"]
+    assert out.column("text").to_pylist() == table.column("text").to_pylist()
+    assert out.column("id").to_pylist() == [3, 1, 2]
+    assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
+
+
+def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes(b"first\r\n\nthird \xe2\x98\x83")
+    assert tables.read_reviews(tmp_path / "r.txt", "text").column("text").to_pylist() == [
+        "first",
+        "",
+        "third ☃",
+    ]
+    (tmp_path / "r.jsonl").write_text(json.dumps({"body": "one"}) + "\n")
+    assert tables.read_reviews(tmp_path / "r.jsonl", "body").column("body").to_pylist() == ["one"]
+
+
+def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(DataError, match=r"r\.txt: line 2 is not UTF-8"):
+        tables.read_reviews(tmp_path / "r.txt", "text")
+    (tmp_path / "r.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="empty"):
+        tables.read_reviews(tmp_path / "r.txt", "text")
+    with pytest.raises(DataError, match="no file"):
+        tables.read_reviews(tmp_path / "none.csv", "text")
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "r.parquet")
+    with pytest.raises(DataError, match="row 2 has no 'text'"):
+        tables.read_reviews(tmp_path / "r.parquet", "text")
+    with pytest.raises(ConfigError, match=r"\.csv"):
+        tables.check_output(tmp_path / "out.xls")
+    with pytest.raises(ConfigError, match="no folder"):
+        tables.check_output(tmp_path / "none" / "out.csv")

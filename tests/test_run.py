@@ -1,0 +1,165 @@
+"""Run directories, checkpoints and whole writes."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from imdb_transformer import checkpoint, run
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.files import recover_folder, whole_file, whole_folder, write_whole
+from imdb_transformer.inference.predict import Predictor
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    """A finished run, moved elsewhere: it may be damaged."""
+    return Path(shutil.copytree(trained, tmp_path / "moved"))
+
+
+def test_a_run_moved_elsewhere_still_predicts(trained: Path, copy: Path) -> None:
+    here, there = Predictor.load(trained), Predictor.load(copy)
+    assert here.probabilities(["a good film"]).tolist() == there.probabilities(["a good film"]).tolist()
+
+
+def test_a_run_says_all_that_made_it(trained: Path) -> None:
+    opened = run.open_run(trained)
+    environment = json.loads((trained / "environment.json").read_text())
+    assert opened.info.status == "finished"
+    assert opened.config.train.epochs == 25
+    assert torch.__version__.startswith(environment["versions"]["torch"])
+    assert {"command", "hardware", "python"} <= set(environment)
+    assert len(opened.info.corpus_hash) == len(opened.info.tokenizer_hash) == 64
+
+
+def test_interrupted_save_leaves_the_old_checkpoint(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy / "checkpoints" / "best"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device", "model.safetensors")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(folder, step=9, counters={}, tokenizer_hash="x", model={"w": torch.ones(1)})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["best", "last"]
+
+
+@pytest.mark.parametrize("killed_after", ["first rename", "second rename"])
+def test_a_kill_between_the_renames_loses_nothing(tmp_path: Path, killed_after: str) -> None:
+    folder = tmp_path / "last"
+    with whole_folder(folder) as new:
+        (new / "a").write_text("old")
+    folder.rename(tmp_path / ".last.old")
+    if killed_after == "second rename":
+        folder.mkdir()
+        (folder / "a").write_text("new")
+    recover_folder(folder)
+    assert (folder / "a").read_text() == ("old" if killed_after == "first rename" else "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_failed_writes_leave_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_whole(path, b"old")
+    with pytest.raises(FileNotFoundError), whole_file(path) as temporary:
+        temporary.with_name("nowhere").rename(temporary)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "pickle"])
+def test_damaged_checkpoint_is_refused_by_name(copy: Path, name: str, damage: str) -> None:
+    path = copy / "checkpoints" / "best" / name
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :]
+        damaged = {"cut": content[:-9], "flipped": flipped, "pickle": pickle.dumps({"a": 1})}
+        path.write_bytes(damaged[damage])
+    with pytest.raises(RunError, match=name):
+        Predictor.load(copy)
+
+
+def test_checkpoint_of_another_tokenizer_is_refused(copy: Path) -> None:
+    path = copy / "tokenizer.json"
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(RunError, match="not the tokenizer"):
+        Predictor.load(copy)
+    meta = copy / "checkpoints" / "best" / "checkpoint.json"
+    with pytest.raises(RunError, match="another tokenizer"):
+        checkpoint.read_meta(meta.parent, tokenizer_hash="0" * 64)
+
+
+def test_checkpoint_of_another_model_is_refused(copy: Path) -> None:
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace("feedforward_width = 32", "feedforward_width = 48"))
+    with pytest.raises(RunError, match=r"another model.*feed_forward"):
+        Predictor.load(copy)
+
+
+def test_tensors_that_are_absent_or_extra_are_named() -> None:
+    with pytest.raises(RunError, match="weight is absent in the file"):
+        checkpoint.load_weights(nn.Linear(1, 1, bias=False), {}, origin=Path("x"))
+
+
+def test_best_cannot_be_resumed_and_says_what_can(trained: Path) -> None:
+    folder = trained / "checkpoints" / "best"
+    meta = checkpoint.read_meta(folder, tokenizer_hash=run.open_run(trained).info.tokenizer_hash)
+    with pytest.raises(RunError, match="checkpoints/last"):
+        checkpoint.load_tensors(folder, checkpoint.TRAINING, meta)
+
+
+@pytest.mark.parametrize(("name", "content"), [("run.json", "{"), ("config.toml", "[train]\nlrr = 1")])
+def test_damaged_run_is_refused_by_file(copy: Path, name: str, content: str) -> None:
+    (copy / name).write_text(content)
+    with pytest.raises((RunError, ConfigError), match=name):
+        run.open_run(copy)
+
+
+def test_a_run_directory_is_not_written_over(trained: Path) -> None:
+    opened = run.open_run(trained)
+    with pytest.raises(RunError, match="not empty"):
+        run.create(
+            trained,
+            opened.config,
+            classes=("a", "b"),
+            vocab_size=1,
+            corpus_hash="",
+            tokenizer_hash="",
+            hardware="",
+        )
+
+
+def test_new_folders_are_numbered(tmp_path: Path) -> None:
+    for expected in ("base", "base-2", "base-3"):
+        folder = run.new_folder("base", tmp_path)
+        folder.mkdir()
+        assert folder.name == expected
+
+
+def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no finished run"):
+        run.newest_finished(tmp_path)
+    for name in ("a", "b", "c"):
+        shutil.copytree(trained, tmp_path / name)
+        run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
+    assert run.newest_finished(tmp_path).name == "b"
+
+
+def test_a_metrics_line_cut_by_a_crash_is_forgotten(copy: Path) -> None:
+    opened = run.open_run(copy)
+    before = run.read_metrics(opened)
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "lo')
+    assert run.read_metrics(opened) == before
+    run.drop_metrics_after(opened, 3)
+    assert [line["step"] for line in run.read_metrics(opened)] == [1, 2, 3]

@@ -1,0 +1,252 @@
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from imdb_transformer import hardware, run
+from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
+from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.inference.forward import Batch
+from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.training import loop
+from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.saving import Counters, judged
+from imdb_transformer.training.schedule import learning_rate, parameter_groups
+from imdb_transformer.training.step import make_learner, make_model, train_step
+
+Tiny = Callable[..., Config]
+CPU = hardware.Hardware(torch.device("cpu"), torch.float32)
+
+
+def prepared(config: Config) -> TokenizedCorpus:
+    return tokenize(config, training_splits(config.data))
+
+
+def train(config: Config, folder: Path, stop_after: int | None = None) -> run.Run:
+    """Trains to the end, or asks to stop after a step; continues a run that is there."""
+    data = prepared(config)
+    chosen = hardware.choose(config.train)
+    opened = run.open_run(folder) if folder.exists() else loop.start(folder, config, data, chosen)
+    stop = StopRequest()
+    for update in loop.train(opened, data.splits, chosen, stop):
+        if update.step == stop_after:
+            stop.signal = SIGNALS[1]
+    return run.open_run(folder)
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("checkpoints/*/*.safetensors"))}
+
+
+def test_rate_at_the_start_at_the_end_of_warm_up_and_at_the_end() -> None:
+    for schedule, last in (("linear", 0.0), ("cosine", 0.0), ("constant", 1.0)):
+        config = TrainConfig(lr=1.0, schedule=schedule, warmup_steps=10)  # type: ignore[arg-type]
+        rates = [learning_rate(config, step, 110) for step in range(111)]
+        assert rates[0] == pytest.approx(0.1)
+        assert rates[10] == max(rates) == 1.0
+        assert rates[110] == pytest.approx(last)
+    assert learning_rate(TrainConfig(lr=1.0, warmup_fraction=0.5), 4, 20) == pytest.approx(0.5)
+
+
+def test_inverse_square_root_is_the_papers_equation() -> None:
+    width, warmup = 512, 4000
+    peak = width**-0.5 * warmup**-0.5
+    config = TrainConfig(lr=peak, schedule="inverse_sqrt", warmup_steps=warmup)
+    for number in (1, 100, 3999, 4000, 4001, 100_000):  # the paper counts steps from 1
+        expected = width**-0.5 * min(number**-0.5, number * warmup**-1.5)
+        assert learning_rate(config, number - 1, 10**6) == pytest.approx(expected)
+
+
+def test_biases_and_norms_do_not_decay_and_every_parameter_is_in_one_group() -> None:
+    model = Classifier(Config().model, vocab_size=10, num_classes=2)
+    decayed, plain = parameter_groups(model, 0.1)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in plain["params"])
+    assert sorted(map(id, decayed["params"] + plain["params"])) == sorted(names)
+
+
+def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torch.Tensor]]:
+    """A model before and after one step on all its training reviews."""
+    splits = prepared(config).splits
+    options = config.train.model_copy(update=changes)
+    model = make_model(config, vocab_size=400, num_classes=2).train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    batches = [
+        gather(config, splits["train"], indices, CPU)
+        for _, indices in make_plan(config, splits["train"]).of_step(0)
+    ]
+    train_step(make_learner(model, options), batches, options, CPU, step=0, lr=options.lr)
+    return model, before
+
+
+def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
+    model, before = a_step(tiny("train.batch_tokens=100000"))
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_accumulated_batches_step_as_one_large_batch(tiny: Tiny) -> None:
+    plain = ["model.dropout=0.0", "model.attention='full'", "train.clip_norm=0.0"]
+    many, _ = a_step(tiny("train.batch_tokens=2000", "train.accumulate=1000", *plain))
+    one, _ = a_step(tiny("train.batch_tokens=1000000", *plain))
+    for (name, a), b in zip(many.named_parameters(), one.parameters(), strict=True):
+        # Adam's first step is the sign of the gradient: where that is noise, so is the step.
+        assert torch.isclose(a, b, atol=1e-4).float().mean() > 0.99, name
+
+
+def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
+    config = tiny("model.dropout=0.0")
+    split = prepared(config).splits["train"]
+    batch = gather(config, split, torch.arange(8).numpy(), CPU)
+    model = make_model(config, vocab_size=400, num_classes=2).train()
+    learner = make_learner(model, config.train)
+    results = [train_step(learner, [batch], config.train, CPU, step=i, lr=1e-2) for i in range(60)]
+    assert results[-1].accuracy == 1.0
+    assert results[-1].loss < 0.05
+
+
+def test_same_seed_gives_the_same_files_and_another_seed_others(tiny: Tiny, tmp_path: Path) -> None:
+    first, same, other = (
+        weights(train(tiny(f"train.seed={seed}"), tmp_path / name).folder)
+        for seed, name in ((1, "a"), (1, "b"), (2, "c"))
+    )
+    assert first == same != other
+
+
+RESUMED = ["model.word_dropout=0.2", "model.dropout=0.3", "train.ema_decay=0.9", "train.accumulate=2"]
+
+
+@pytest.mark.parametrize("dropout_mask", ["element", "channel"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
+    tiny: Tiny, tmp_path: Path, precision: str, dropout_mask: str
+) -> None:
+    config = tiny(*RESUMED, f"train.precision={precision}", f"model.dropout_mask={dropout_mask}")
+    whole = train(config, tmp_path / "whole")
+    for stop_after in (1, 5, 8):  # mid-epoch, twice between validations
+        with pytest.raises(Interrupted, match="--resume"):
+            train(config, tmp_path / "parts", stop_after)
+        assert run.open_run(tmp_path / "parts").info.status == "interrupted"
+    parts = train(config, tmp_path / "parts")
+    assert weights(whole.folder) == weights(parts.folder)
+    assert run.read_metrics(whole) == run.read_metrics(parts)
+    assert loop.result_of(whole).validation == loop.result_of(parts).validation
+
+
+def test_training_passes_with_the_test_split_deleted_and_gives_the_same_bytes(
+    tiny: Tiny, tmp_path: Path, source: Path
+) -> None:
+    whole = train(tiny(), tmp_path / "whole").folder
+    own = tmp_path / "own"
+    shutil.copytree(source, own)
+    (own / "test.jsonl").unlink()
+    without = train(
+        tiny(f"data.source={own}", f"data.data_dir={tmp_path / 'other'}"), tmp_path / "without"
+    ).folder
+    assert weights(whole) == weights(without)
+    assert (whole / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
+
+
+def test_stored_test_split_is_not_opened_by_training(tiny: Tiny, tmp_path: Path) -> None:
+    prepared(tiny())
+    for path in (tmp_path / "data").rglob("test.parquet"):
+        path.unlink()
+    shutil.rmtree(tmp_path / "data" / "encoded")
+    shutil.rmtree(tmp_path / "data" / "tokenizers")
+    assert train(tiny(), tmp_path / "run").info.status == "finished"
+
+
+def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny()
+    real, calls = loop.train_step, itertools.count()
+
+    def poisoned(learner: loop.Learner, batches: list[Batch], *args: object, **kwargs: object) -> object:
+        if next(calls) == 12:
+            with torch.no_grad():
+                learner.model.head.weight.fill_(math.nan)  # type: ignore[union-attr,operator]
+        return real(learner, batches, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "train_step", poisoned)
+    with pytest.raises(DivergedError, match=r"step 13 has loss nan.*at rate .*checkpoints/last"):
+        train(config, tmp_path / "run")
+    opened = run.open_run(tmp_path / "run")
+    assert opened.info.status == "diverged"
+    assert all(
+        tensor.isfinite().all()
+        for tensor in load_file(opened.checkpoint("last") / "model.safetensors").values()
+    )
+    assert run.read_metrics(opened)[-1]["step"] == 12
+
+
+def test_only_a_strictly_better_score_is_best() -> None:
+    scores = [(0.7, 0.5), (0.8, 0.6), (0.8, 0.4), (0.6, 0.3)]
+    for best_by, expected in (("accuracy", 2), ("loss", 4)):
+        counters = Counters()
+        for step, (accuracy, loss) in enumerate(scores, 1):
+            counters = counters.model_copy(update={"step": step})
+            counters = judged(best_by, counters, Score(accuracy=accuracy, loss=loss))
+        assert counters.best_step == expected
+
+
+def test_patience_ends_a_run_early(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny("train.epochs=30", "train.patience=2", "train.lr=1e-9")
+    ended = train(config, tmp_path / "run")
+    evals = [line for line in run.read_metrics(ended) if "validation" in line]
+    assert ended.info.status == "finished"
+    assert len(evals) == 3
+
+
+def test_without_a_validation_split_the_last_step_is_best(tiny: Tiny, tmp_path: Path) -> None:
+    ended = train(tiny("data.validation=false"), tmp_path / "run")
+    result = loop.result_of(ended)
+    assert result.validation is None
+    assert result.best_step == result.num_steps
+    assert prepared(tiny("data.validation=false")).splits["train"].report.num_reviews == 200
+
+
+def test_metrics_have_one_line_a_step_and_the_validations(tiny: Tiny, tmp_path: Path) -> None:
+    ended = train(tiny(), tmp_path / "run")
+    lines = [json.loads(line) for line in (ended.folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, loop.result_of(ended).num_steps + 1))
+    assert sum("validation" in line for line in lines) == 4
+
+
+def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path) -> None:
+    ended = train(tiny("train.ema_decay=0.9"), tmp_path / "run")
+    last = ended.checkpoint("last")
+    averaged = load_file(last / "model.safetensors")
+    raw = load_file(last / "training.safetensors")
+    assert not torch.equal(averaged["head.weight"], raw["weights.head.weight"])
+
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    import signal
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+@pytest.mark.usefixtures("restored_signals")
+def test_first_signal_asks_and_the_second_acts() -> None:
+    import signal
+
+    with stop_request() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
