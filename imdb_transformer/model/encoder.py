@@ -34,17 +34,16 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids -> (B, L, D) in `dtype`."""
         config, length = self.config, ids.shape[1]
-        x = self.tokens(ids)
+        if self.training and config.word_dropout:
+            dropped = torch.rand(ids.shape, device=ids.device) < config.word_dropout
+            ids = ids.masked_fill(dropped, PADDING_INDEX)  # whose embedding is zero
+        x = self.tokens(ids).to(dtype)
         if config.embedding_scale:
             x = x * config.width**0.5
-        if self.training and config.word_dropout:
-            kept = torch.empty(ids.shape, device=ids.device).bernoulli_(1 - config.word_dropout)
-            x = x * kept[..., None]
         if self.learned is not None:
-            x = x + self.learned.weight[:length]
+            x = x + self.learned.weight[:length].to(dtype)
         elif config.positions == "sinusoidal":
-            x = x + sinusoids(length, config.width, ids.device)
-        x = x.to(dtype)
+            x = x + sinusoids(length, config.width, ids.device).to(dtype)
         return self.dropout(x if self.norm is None else self.norm(x))
 
 
