@@ -1,0 +1,145 @@
+"""Prediction speed: reviews a second from text to label, and the wall time of one cold `imdb-tx predict`.
+
+    python scripts/bench_predict.py RUN [--seconds 120] [--json]
+
+Contestants take turns on parts of the run's test split: the package's Predictor; `transformers`' pipeline
+with a BERT of the same dimensions (untrained: only speed is measured; where it is installed, by the extra
+`bench`); scikit-learn's TF-IDF with logistic regression, fitted on train. Prints medians over the
+parts, `tokenize_seconds` for the whole split, and `cold_seconds` beside that of `import torch` (medians of 5).
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from imdb_transformer import run
+from imdb_transformer.data.corpus import ensure, read_split
+from imdb_transformer.data.reviews import Rows
+from imdb_transformer.inference.predict import Predictor
+
+PART = 2500  # reviews a turn
+PART_TRANSFORMERS = 250  # it is slower; its speed is a rate all the same
+NUM_COLD = 5
+Predict = Callable[[list[str]], object]
+
+
+def pipeline_of(predictor: Predictor, path: Path) -> Predict | None:
+    """transformers' text-classification pipeline with a BERT of the run's dimensions and its tokenizer."""
+    try:
+        from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, pipeline
+    except ImportError:
+        return None
+    config = run.open_run(path).config
+    c = config.model
+    bert = BertConfig(
+        vocab_size=predictor.tokenizer.vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
+        num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
+        max_position_embeddings=config.tokenizer.max_length,
+    )  # fmt: skip
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"), pad_token="[PAD]")
+    classify = pipeline(
+        "text-classification", model=BertForSequenceClassification(bert).eval(), tokenizer=tokenizer
+    )
+    longest = config.tokenizer.max_length
+
+    def predict(texts: list[str]) -> object:
+        return classify(texts, batch_size=32, truncation=True, max_length=longest)
+
+    return predict
+
+
+def linear_model(train: Rows) -> Predict:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1000)).fit(train.texts, train.labels)
+    return lambda texts: model.predict(texts)
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def cold_seconds(command: list[str]) -> float:
+    return statistics.median(
+        seconds_of(lambda: subprocess.run(command, capture_output=True, check=True)) for _ in range(NUM_COLD)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # transformers warns about pipelines over lists
+    corpus, _ = ensure(run.open_run(arguments.run).config.data)
+    test = read_split(corpus, "test").texts
+    predictor = Predictor.load(arguments.run)
+    contestants = {
+        "ours": (lambda texts: list(predictor(texts)), PART),
+        "transformers": (pipeline_of(predictor, arguments.run), PART_TRANSFORMERS),
+        "scikit_learn": (linear_model(read_split(corpus, "train")), PART),
+    }
+    for predict, _ in contestants.values():
+        if predict is not None:
+            predict(test[:64])  # warm-up
+
+    speeds: dict[str, list[float]] = {name: [] for name, (predict, _) in contestants.items() if predict}
+    deadline = time.perf_counter() + arguments.seconds
+    start = 0
+    while start < len(test) and time.perf_counter() < deadline:
+        for name, (predict, size) in contestants.items():
+            if predict is not None:
+                part = test[start : start + size]
+                speeds[name].append(len(part) / seconds_of(lambda p=predict, t=part: p(t)))  # type: ignore[misc]
+        start += PART
+    result: dict[str, object] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": predictor.hardware.describe(),
+        "n": len(speeds["ours"]),
+        "reviews_per_second": round(statistics.median(speeds["ours"])),
+        **{
+            f"reviews_per_second_{name}": round(statistics.median(values))
+            for name, values in speeds.items()
+            if name != "ours"
+        },
+        "tokenize_seconds": round(seconds_of(lambda: predictor.tokenizer.encode(test)), 2),
+        "cold_seconds": round(
+            cold_seconds(
+                [
+                    sys.executable,
+                    "-m",
+                    "imdb_transformer",
+                    "predict",
+                    "--run",
+                    str(arguments.run),
+                    "a good film",
+                ]
+            ),
+            2,
+        ),
+        "import_torch_seconds": round(cold_seconds([sys.executable, "-c", "import torch"]), 2),
+    }
+    if "transformers" in speeds:
+        pairs = zip(speeds["ours"], speeds["transformers"], strict=True)
+        result["ratio_transformers"] = round(statistics.median(a / b for a, b in pairs), 2)
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        print("\n".join(f"{key:<34}{value}" for key, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Training speed of the base model beside what a user would write instead, on the same batches.
+
+    python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 120] [--json]
+
+A step is forward, backward, clipping and optimiser. Contestants take turns on each batch: the package's
+model as configured; the same with full attention; `torch.nn.TransformerEncoder` of the same dimensions
+with its padding mask; `transformers`' BertForSequenceClassification of the same dimensions (where it is
+installed, by the extra `bench`). The latter two run as their manuals say: bf16 autocast, fused AdamW.
+Prints medians of tokens/s (padding not counted) over all rounds after one of warm-up, ratios as medians of
+the rounds' ratios, and the share of the measured peak of a large bf16 matrix product.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from imdb_transformer import config_file, hardware
+from imdb_transformer.config import Config
+from imdb_transformer.data.tokenized import tokenize
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.forward import Batch
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.step import make_learner, make_model, train_step
+
+NUM_BATCHES = 12
+Step = Callable[[Batch], None]
+
+
+class TorchClassifier(nn.Module):
+    """What a good user of torch writes: its encoder, its padding mask, a masked max-pool."""
+
+    def __init__(self, config: Config, vocab_size: int, num_classes: int) -> None:
+        super().__init__()
+        c = config.model
+        self.embedding = nn.Embedding(vocab_size, c.width, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(
+            c.width, c.num_heads, c.feedforward_width, c.dropout, c.activation, batch_first=True,
+            norm_first=c.norm == "pre",
+        )  # fmt: skip
+        self.encoder = nn.TransformerEncoder(layer, c.num_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(c.width, num_classes)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        x = self.encoder(self.embedding(ids), src_key_padding_mask=~mask)
+        return self.head(x.masked_fill(~mask[..., None], -torch.inf).amax(1))
+
+
+def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
+    learner = make_learner(make_model(config, vocab_size=vocab_size, num_classes=2).train(), config.train)
+    options = config.train
+
+    def step(batch: Batch) -> None:
+        train_step(learner, [batch], options, chosen, step=0, lr=options.lr)
+
+    return step
+
+
+def autocast_step(
+    model: nn.Module, forward: Callable[[Batch], Tensor], config: Config, chosen: Hardware
+) -> Step:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.train.lr, fused=True)
+
+    def step(batch: Batch) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=chosen.dtype == torch.bfloat16):
+            loss = F.cross_entropy(forward(batch), batch.labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def transformers_step(config: Config, chosen: Hardware, vocab_size: int) -> Step | None:
+    try:
+        from transformers import BertConfig, BertForSequenceClassification
+    except ImportError:
+        return None
+    c = config.model
+    bert = BertConfig(
+        vocab_size=vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
+        num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
+        hidden_dropout_prob=c.dropout, max_position_embeddings=config.tokenizer.max_length, num_labels=2,
+    )  # fmt: skip
+    model = BertForSequenceClassification(bert).train()
+    return autocast_step(
+        model, lambda b: model(input_ids=b.ids, attention_mask=b.mask.long()).logits, config, chosen
+    )
+
+
+def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
+    """FLOP/s of one large square matrix product."""
+    a = torch.randn(size, size).to(dtype)
+    timings = []
+    for _ in range(4):
+        began = time.perf_counter()
+        a @ a
+        timings.append(time.perf_counter() - began)
+    return 2 * size**3 / min(timings)
+
+
+def flops_of(step: Step, batch: Batch) -> int:
+    with FlopCounterMode(display=False) as counter:
+        step(batch)
+    return counter.get_total_flops()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="base.toml")
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    config = config_file.load(arguments.config, arguments.overrides)
+    full = config.model_copy(update={"model": config.model.model_copy(update={"attention": "full"})})
+    chosen = hardware.choose(config.train)
+    data = tokenize(config, ["train"])
+    vocab_size = data.tokenizer.vocab_size
+    batches = [
+        gather(config, data.splits["train"], indices, chosen)
+        for _, indices in make_plan(config, data.splits["train"]).batches[:NUM_BATCHES]
+    ]
+    torch_model = TorchClassifier(config, vocab_size, 2).train()
+    contestants: dict[str, Step | None] = {
+        "ours": our_step(config, chosen, vocab_size),
+        "ours_full": our_step(full, chosen, vocab_size),
+        "torch": autocast_step(torch_model, lambda b: torch_model(b.ids, b.mask), config, chosen),
+        "transformers": transformers_step(config, chosen, vocab_size),
+    }
+    steps = {name: step for name, step in contestants.items() if step is not None}
+    flops = [flops_of(steps["ours"], batch) for batch in batches]
+    peaks = {"bf16": peak_flops(torch.bfloat16), "fp32": peak_flops(torch.float32)}
+
+    speeds: dict[str, list[float]] = {name: [] for name in steps}
+    shares: list[float] = []
+    deadline = time.perf_counter() + arguments.seconds
+    round_number = -1  # the first turn on each batch warms up
+    while round_number < 1 or time.perf_counter() < deadline:
+        round_number += 1
+        for batch, batch_flops in zip(batches, flops, strict=True):
+            for name, step in steps.items():
+                began = time.perf_counter()
+                step(batch)
+                seconds = time.perf_counter() - began
+                if round_number:
+                    speeds[name].append(int(batch.mask.sum()) / seconds)
+                    if name == "ours":
+                        shares.append(batch_flops / seconds)
+    report(speeds, shares, peaks, config, chosen, as_json=arguments.json)
+
+
+def report(
+    speeds: dict[str, list[float]],
+    shares: list[float],
+    peaks: dict[str, float],
+    config: Config,
+    chosen: Hardware,
+    *,
+    as_json: bool,
+) -> None:
+    peak = peaks["bf16"] if chosen.dtype == torch.bfloat16 else peaks["fp32"]
+    result: dict[str, object] = {
+        "date": time.strftime("%Y-%m-%d"), "hardware": chosen.describe(), "torch": torch.__version__,
+        "n": len(shares), "share_of_peak": round(statistics.median(shares) / peak, 3),
+        **{f"peak_{name}_gflops": round(value / 1e9) for name, value in peaks.items()},
+        **{f"tokens_per_second_{name}": round(statistics.median(values)) for name, values in speeds.items()},
+    }  # fmt: skip
+    for other in ("torch", "transformers"):
+        if other in speeds:
+            for mine, suffix in (("ours", ""), ("ours_full", "_full")):
+                ratios = [a / b for a, b in zip(speeds[mine], speeds[other], strict=True)]
+                result[f"ratio_{other}{suffix}"] = round(statistics.median(ratios), 2)
+    if as_json:
+        print(json.dumps(result))
+        return
+    c = config.model
+    print(
+        f"{c.num_layers} layer(s), width {c.width}, {c.num_heads} heads, feed-forward {c.feedforward_width}, "
+        f"{c.attention} attention, batches of {config.train.batch_tokens:,} tokens"
+    )
+    for name, values in speeds.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        print(f"{name:<14}{middle:>10,.0f} tokens/s  (quartiles {low:,.0f} to {high:,.0f})")
+    for key, value in result.items():
+        print(f"{key:<32}{value}")
+
+
+if __name__ == "__main__":
+    main()
