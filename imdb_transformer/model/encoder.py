@@ -103,7 +103,9 @@ class Encoder(nn.Module):
         bias = attention_bias(mask, self.radius, dtype)
         turns = None
         if self.config.positions == "rotary":
-            turns = rotation(ids.shape[1], self.config.head_width, ids.device, dtype)
+            block = self.radius or ids.shape[1]
+            padded = -(-ids.shape[1] // block) * block
+            turns = rotation(padded, self.config.head_width, ids.device, dtype).unflatten(1, (-1, 1, block))
         for block in self.blocks:
             x = block(x, bias, turns)
         return x if self.final_norm is None else self.final_norm(x)

@@ -19,15 +19,15 @@ def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
 
 
 def rotation(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(2, L, 1, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34)."""
+    """(2, L, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34)."""
     angle = _angles(length, head_width // 2, 2 / head_width, device)
     cosine, sine = angle.cos(), angle.sin()
     both = torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)])
-    return both[:, :, None, :].to(dtype)
+    return both.to(dtype)
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """(B, L, H, K) with channel pairs (i, i + K/2) turned by an angle that grows with the position.
+    """(..., L, K) with channel pairs (i, i + K/2) turned by an angle that grows with the position.
 
     A product of two such vectors depends on how far apart they stand, not on where.
     """
