@@ -65,10 +65,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
         if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), bias, rotation))
-            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, bias, rotation)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+            x = self.dropout.add_to(x, self.attention(self.attention_norm(x), bias, rotation))
+            return self.dropout.add_to(x, self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(self.dropout.add_to(x, self.attention(x, bias, rotation)))
+        return self.feed_forward_norm(self.dropout.add_to(x, self.feed_forward(x)))
 
 
 class FeedForward(nn.Module):

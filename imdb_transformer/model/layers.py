@@ -47,7 +47,15 @@ class Dropout(nn.Module):
         """(B, L, D) -> (B, L, D)."""
         if not (self.training and self.p):
             return x
-        if not self.by_channel:
-            return F.dropout(x, self.p)
+        return x * self._channels(x) if self.by_channel else F.dropout(x, self.p)
+
+    def add_to(self, x: Tensor, branch: Tensor) -> Tensor:
+        """x + dropout(branch), in one pass over them where the mask is by channel."""
+        if self.training and self.p and self.by_channel:
+            return torch.addcmul(x, branch, self._channels(x))
+        return x + self(branch)
+
+    def _channels(self, x: Tensor) -> Tensor:
+        """(B, 1, D): zero for a dropped channel of a review, 1 / (1 - p) for a kept one."""
         keep = torch.empty((x.shape[0], 1, x.shape[2]), dtype=x.dtype, device=x.device)
-        return x * keep.bernoulli_(1 - self.p).div_(1 - self.p)
+        return keep.bernoulli_(1 - self.p).div_(1 - self.p)
