@@ -81,9 +81,8 @@ def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Copies tensors into a model's parameters. Raises RunError where names or shapes differ."""
-    own = model.state_dict()
+def check_same(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Raises RunError where names or shapes differ from those of the run's own model."""
     for name in own.keys() | tensors.keys():
         here = tuple(own[name].shape) if name in own else "absent"
         there = tuple(tensors[name].shape) if name in tensors else "absent"
@@ -92,6 +91,12 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Pat
                 f"{origin} is of another model than the run's config: {name} is {there} in the file and "
                 f"{here} in the model."
             )
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Copies tensors into a model's parameters. Raises RunError where names or shapes differ."""
+    own = model.state_dict()
+    check_same(own, tensors, origin=origin)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])

@@ -4,10 +4,10 @@ Results go to stdout, progress to stderr. Everything heavy is imported inside th
 `imdb-tx --help` answers at once.
 """
 
+import io
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+DEFAULT_CONFIG = "demo.toml"
 ConfigOption = Annotated[
     str, typer.Option("--config", "-c", help="A config file, or the name of a shipped one (base.toml).")
 ]
@@ -60,18 +61,20 @@ def download(
 
 @app.command()
 def tokenize(
-    config: ConfigOption = "demo.toml", overrides: SetOption = None, as_json: JsonOption = False
+    config: ConfigOption = DEFAULT_CONFIG, overrides: SetOption = None, as_json: JsonOption = False
 ) -> None:
     """Train the tokenizer on training and unlabelled text, and encode every split."""
     from imdb_transformer import config_file
     from imdb_transformer.data import tokenized
-    from imdb_transformer.data.corpus import ensure
+    from imdb_transformer.data.corpus import ensure, split_path
 
     resolved = config_file.load(config, overrides or ())
     stored, _ = ensure(resolved.data)
-    names = [name for name in stored.manifest.splits if resolved.data.validation or name != "validation"]
-    with _saying(f"tokenizing {stored.folder}"):
-        result = tokenized.tokenize(resolved, names)
+    names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
+    if not resolved.data.validation and "validation" in names:
+        names.remove("validation")  # it is part of train
+    _say(f"tokenizing {stored.folder} ...")
+    result = tokenized.tokenize(resolved, names)
     reports = {name: split.report.model_dump() for name, split in result.splits.items()}
     if as_json:
         hashes = {"tokenizer_hash": result.tokenizer.content_hash, "corpus_hash": stored.content_hash}
@@ -82,7 +85,10 @@ def tokenize(
 
 @app.command()
 def train(
-    config: ConfigOption = "demo.toml",
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="A config file, or a shipped one; by default demo.toml."),
+    ] = None,
     overrides: SetOption = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")
@@ -96,49 +102,60 @@ def train(
     """Train a model; download and tokenize first where that is not done yet."""
     from imdb_transformer import config_file, hardware, run
     from imdb_transformer.data import tokenized
-    from imdb_transformer.training import estimate, loop
+    from imdb_transformer.training import loop
 
     if resume is not None:
-        if overrides or run_dir or dry_run:
-            raise ConfigError(
-                "--resume continues a run with its own config: give no --set, --run-dir or --dry-run."
-            )
+        if config or overrides or run_dir or dry_run:
+            raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
         opened = run.open_run(resume)
         chosen = hardware.choose(opened.config.train)
-        with _saying(f"preparing {opened.config.data.source}"):
-            splits = loop.splits_of(opened)
-        _train(opened, splits, chosen, as_json=as_json)
+        _say(f"preparing {opened.config.data.source} ...")
+        splits = loop.splits_of(opened)
+        _train(lambda: opened, splits, chosen, as_json=as_json)
         return
-    resolved = config_file.load(config, overrides or ())
+    name = config or DEFAULT_CONFIG
+    resolved = config_file.load(name, overrides or ())
+    folder = run_dir or run.new_folder(Path(name).stem)
+    run.check_free(folder)
     chosen = hardware.choose(resolved.train)
-    with _saying(f"preparing {resolved.data.source}"):
-        data = tokenized.tokenize(resolved, tokenized.training_splits(resolved.data))
+    _say(f"preparing {resolved.data.source} ...")
+    data = tokenized.tokenize(resolved, tokenized.training_splits(resolved.data))
     if dry_run:
-        cost = estimate.estimate(
-            resolved, data.splits, chosen,
-            vocab_size=data.tokenizer.vocab_size, num_classes=len(data.corpus.manifest.classes),
-        )  # fmt: skip
-        settings = resolved.model_dump()
-        print(json.dumps({"config": settings, "estimate": cost.model_dump()}) if as_json
-              else f"{config_file.dump(resolved)}\n{display.estimate(cost)}")  # fmt: skip
-        return
-    folder = run_dir or run.new_folder(Path(config).stem)
-    _train(loop.start(folder, resolved, data, chosen), data.splits, chosen, as_json=as_json)
+        _show_cost(resolved, data, chosen, as_json=as_json)
+    else:
+        _train(lambda: loop.start(folder, resolved, data, chosen), data.splits, chosen, as_json=as_json)
 
 
-def _train(opened: Any, splits: Any, hardware: Any, *, as_json: bool) -> None:
+def _show_cost(config: Any, data: Any, hardware: Any, *, as_json: bool) -> None:
+    from imdb_transformer import config_file
+    from imdb_transformer.training.estimate import estimate
+
+    num_classes = len(data.corpus.manifest.classes)
+    cost = estimate(
+        config, data.splits, hardware, vocab_size=data.tokenizer.vocab_size, num_classes=num_classes
+    )
+    if as_json:
+        print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
+    else:
+        print(f"{config_file.dump(config)}\n{display.estimate(cost)}")
+
+
+def _train(begin: Callable[[], Any], splits: Any, hardware: Any, *, as_json: bool) -> None:
     """Drives the loop with a progress bar, and prints how the run ended."""
     from tqdm import tqdm
 
     from imdb_transformer.training import loop
     from imdb_transformer.training.interruption import stop_request
 
-    print(f"training in {opened.folder} on {hardware.describe()}", file=sys.stderr)
     with stop_request() as stop, tqdm(unit="step", file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
+        opened = begin()
+        bar.write(f"training in {opened.folder} on {hardware.describe()}", file=sys.stderr)
         for update in loop.train(opened, splits, hardware, stop):
+            if not bar.n:  # a resumed run's earlier steps took none of this bar's time
+                bar.initial = bar.n = update.step - 1
             bar.total = update.num_steps
             bar.set_postfix_str(display.postfix(update), refresh=False)
-            bar.update(update.step - bar.n)
+            bar.update()
             if update.validation is not None:
                 bar.write(display.validation(update), file=sys.stderr)
     result = loop.result_of(opened)
@@ -158,8 +175,8 @@ def evaluate(
     """Measure a trained model on a split, and write the figures into the run."""
     from imdb_transformer.evaluation import split as split_evaluation
 
-    with _saying(f"evaluating {path} on {split}"):
-        evaluation, written = split_evaluation.evaluate_split(path, split, data_dir=data_dir, source=source)
+    _say(f"evaluating {path} on {split} ...")
+    evaluation, written = split_evaluation.evaluate_split(path, split, data_dir=data_dir, source=source)
     print(
         evaluation.model_dump_json() if as_json else f"{display.evaluation(evaluation)}\nwritten to {written}"
     )
@@ -192,9 +209,9 @@ def predict(
     path = run_path or run.newest_finished()
     if run_path is None:
         print(f"run: {path}", file=sys.stderr)
-    if output is not None:
-        tables.check_output(output)
     table = None if input_file is None else tables.read_reviews(input_file, text_column)
+    if output is not None and table is not None:
+        tables.check_output(output, table)
     predictor = Predictor.load(path)
     reviews: Any = _arguments(texts or []) if table is None else table.column(text_column).to_pylist()
     typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
@@ -217,17 +234,18 @@ def _arguments(texts: list[str]) -> Iterator[str]:
         yield from texts
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
-        yield decode_lines(line, f"standard input from line {number}")[0]
+        yield decode_lines(line, "standard input", first=number)[0]
 
 
-@contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Says on stderr what takes a moment."""
-    print(f"{what} ...", file=sys.stderr)
-    yield
+def _say(what: str) -> None:
+    """Tells on stderr what takes a moment."""
+    print(what, file=sys.stderr)
 
 
 def main() -> None:
     """The console script: runs a command, and turns what can go wrong into a sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an old terminal shows an emoji's number
+            stream.reconfigure(errors="backslashreplace")
     with exiting():
         app()

@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-PositiveInt = Annotated[int, Field(gt=0)]
+# Bounded, so that a slip of the finger is refused here and not by what breaks later.
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
+NaturalInt = Annotated[int, Field(ge=0, lt=2**31)]
+Width = Annotated[int, Field(gt=0, le=65_536)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NaturalInt = Annotated[int, Field(ge=0)]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
@@ -65,15 +67,15 @@ class ModelConfig(BaseModel):
 
     model_config = STRICT
 
-    width: PositiveInt = 256
+    width: Width = 256
     """D, of the residual stream"""
-    num_layers: PositiveInt = 1
+    num_layers: Width = 1
     """encoder blocks"""
-    num_heads: PositiveInt = 4
+    num_heads: Width = 4
     """H, attention heads"""
-    head_width: PositiveInt = 64
+    head_width: Width = 64
     """K, of each head; any, not only width / num_heads"""
-    feedforward_width: PositiveInt = 1024
+    feedforward_width: Width = 1024
     """F, between the two linear maps of a block"""
     attention: Literal["full", "windowed"] = "windowed"
     """every position sees all others, or `radius` on either side at a cost linear in length"""
@@ -126,11 +128,11 @@ class TrainConfig(BaseModel):
 
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
-    epochs: PositiveInt = 5
+    epochs: Width = 5
     """passes over train"""
     batch_tokens: PositiveInt = 8192
     """tokens of a batch at most, padding included"""
-    accumulate: PositiveInt = 1
+    accumulate: Width = 1
     """batches a step"""
     lr: PositiveFloat = 1e-3
     """peak learning rate"""
@@ -154,7 +156,7 @@ class TrainConfig(BaseModel):
     """probability moved from the label to all classes evenly"""
     ema_decay: Fraction = 0.0
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
-    evals_per_epoch: PositiveInt = 4
+    evals_per_epoch: Width = 4
     """validations an epoch"""
     patience: NaturalInt = 0
     """validations without improvement before training stops; 0 never stops early"""
@@ -164,7 +166,7 @@ class TrainConfig(BaseModel):
     """of activations; auto takes bf16 where the hardware computes in it. Weights are always fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes a GPU when there is one"""
-    num_threads: NaturalInt = 0
+    num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 takes every core"""
 
     @model_validator(mode="after")

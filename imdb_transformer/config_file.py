@@ -5,6 +5,7 @@ result; `dump` writes the whole of it, which is what a run directory keeps.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,15 @@ from imdb_transformer.errors import ConfigError
 
 # A config is small; a file of megabytes is not one, and parsing it would only cost memory.
 MAX_CONFIG_BYTES = 1_000_000
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML's safe loader, with 3e-4 a number, as in TOML and in YAML 1.2."""
+
+
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def find(name: str) -> Path:
@@ -70,12 +80,12 @@ def read(path: Path) -> dict[str, Any]:
         if size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes: not a config (at most {MAX_CONFIG_BYTES:,}).")
         text = path.read_text(encoding="utf-8")
-        tree = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        tree = yaml.load(text, _YamlLoader) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise ConfigError(f"{path} does not parse: {' '.join(str(error).split())}.") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no sections such as [train].")
@@ -101,7 +111,7 @@ def _value(text: str) -> Any:
     """
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text
     return document["value"] if len(document) == 1 else text
 

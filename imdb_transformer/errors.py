@@ -35,8 +35,11 @@ class ResourceError(Exception):
     exit_code = 6
 
 
-class Interrupted(Exception):
-    """A signal ended the work, after what was reached had been saved."""
+class Interrupted(BaseException):
+    """A signal ended the work, after what was reached had been saved.
+
+    Not an Exception, as KeyboardInterrupt is not: no library's `except Exception` may swallow it.
+    """
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)

@@ -14,7 +14,7 @@ from types import FrameType
 from imdb_transformer.errors import USER_ERRORS, Interrupted, ResourceError
 
 OUT_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate")
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "Storage size calculation")
 
 
 @contextmanager
@@ -62,6 +62,7 @@ def _resource_sentence(error: Exception) -> str | None:
         return f"The disk is full ({detail}). What had been written before is whole; free some space."
     if isinstance(error, MemoryError) or any(sign in detail for sign in OUT_OF_MEMORY):
         return "Memory ran out. A smaller train.batch_tokens or tokenizer.max_length needs less."
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename} cannot be read or written: {error.strerror}."
+    if isinstance(error, OSError):
+        where = error.filename or "A file"
+        return f"{where} cannot be read or written: {error.strerror or detail}."
     return None

@@ -47,7 +47,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         for file in temporary.iterdir():
-            _sync_file(file)
+            if file.is_file():
+                _sync_file(file)
         _sync_folder(temporary)
         recover_folder(path)
         old = _old_name(path)
@@ -58,6 +59,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def current_folder(path: Path) -> Path:
+    """Where to read what `whole_folder` wrote to `path`, also while it is being replaced."""
+    old = _old_name(path)
+    return old if old.exists() and not path.exists() else path
 
 
 def recover_folder(path: Path) -> None:

@@ -22,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
-from imdb_transformer.errors import RunError
-from imdb_transformer.files import recover_folder, write_whole
+from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.files import current_folder, whole_folder, write_whole
 
 INFO, CONFIG, METRICS, ENVIRONMENT = "run.json", "config.toml", "metrics.jsonl", "environment.json"
 VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
@@ -51,8 +52,8 @@ class Run(NamedTuple):
     info: RunInfo
 
     def checkpoint(self, name: Literal["best", "last"]) -> Path:
-        """Folder of a checkpoint."""
-        return self.folder / "checkpoints" / name
+        """Folder to read a checkpoint from, or to write it to."""
+        return current_folder(self.folder / "checkpoints" / name)
 
     def with_status(self, status: Literal["running", "interrupted", "diverged", "finished"]) -> "Run":
         """The run with its new status written to disk."""
@@ -71,23 +72,40 @@ def new_folder(name: str, runs: Path = Path("runs")) -> Path:
     return candidate
 
 
-def create(
-    folder: Path, config: Config, *, classes: tuple[str, ...], vocab_size: int, corpus_hash: str,
-    tokenizer_hash: str, hardware: str,
-) -> Run:  # fmt: skip
-    """A new run directory. Raises RunError where the folder already holds something."""
+def check_free(folder: Path) -> None:
+    """Raises RunError where a folder already holds something."""
     if folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
         )
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    write_whole(folder / CONFIG, config_file.dump(config).encode())
-    write_whole(folder / ENVIRONMENT, json.dumps(_environment(hardware), indent=1).encode())
+
+
+def create(
+    folder: Path,
+    config: Config,
+    *,
+    tokenizer: Tokenizer,
+    classes: tuple[str, ...],
+    corpus_hash: str,
+    hardware: str,
+) -> Run:
+    """A new run directory, there whole or not at all. Raises RunError where the folder holds something."""
+    check_free(folder)
     info = RunInfo(
-        status="running", started=_now(), classes=classes, vocab_size=vocab_size,
-        corpus_hash=corpus_hash, tokenizer_hash=tokenizer_hash,
-    )  # fmt: skip
-    return Run(folder, config, info).with_status("running")
+        status="running",
+        started=_now(),
+        classes=classes,
+        vocab_size=tokenizer.vocab_size,
+        corpus_hash=corpus_hash,
+        tokenizer_hash=tokenizer.content_hash,
+    )
+    with whole_folder(folder) as temporary:
+        (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
+        (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
+        (temporary / INFO).write_text(info.model_dump_json(indent=1))
+        tokenizer.save(temporary)
+        (temporary / "checkpoints").mkdir()
+    return Run(folder, config, info)
 
 
 def open_run(folder: Path) -> Run:
@@ -102,8 +120,8 @@ def open_run(folder: Path) -> Run:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except ValidationError:
         raise RunError(f"{path} is damaged.") from None
-    for name in ("best", "last"):
-        recover_folder(folder / "checkpoints" / name)
+    except ConfigError as error:
+        raise RunError(f"{folder} is damaged: {error}") from None
     return Run(folder, config, info)
 
 

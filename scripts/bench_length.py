@@ -38,7 +38,7 @@ def attention_layer(kind: str, width: int, radius: int) -> Layer:
 
     def forward(x: Tensor) -> Tensor:
         mask = torch.ones(x.shape[:2], dtype=torch.bool)
-        return layer(x, attention_bias(mask, layer.radius, x.dtype), None)
+        return layer(x, attention_bias(mask, radius if layer.windowed else 0, x.dtype), None)
 
     return forward
 

@@ -4,8 +4,8 @@
 
 Contestants take turns on parts of the run's test split: the package's Predictor; `transformers`' pipeline
 with a BERT of the same dimensions (untrained: only speed is measured; where it is installed, by the extra
-`bench`); scikit-learn's TF-IDF with logistic regression, fitted on train. Prints medians over the
-parts, `tokenize_seconds` for the whole split, and `cold_seconds` beside that of `import torch` (medians of 5).
+`bench`); scikit-learn's TF-IDF with logistic regression, fitted on train. Prints medians over the parts;
+`tokenize_seconds` for the whole split; `cold_seconds` beside that of `import torch` (medians of 5).
 """
 
 import argparse

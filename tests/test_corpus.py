@@ -117,3 +117,44 @@ def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
     hashes = corpus.imdb_validation_hashes()
     assert len(hashes) == 2498
     assert all(len(item) == 16 and int(item, 16) >= 0 for item in hashes)
+
+
+def test_a_class_too_rare_to_hold_some_out_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rare.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(102)], ["a"] * 100 + ["b"] * 2)
+    with pytest.raises(DataError, match="class 'b' has too few"):
+        corpus.ensure(config(path, tmp_path))
+
+
+def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:
+    path = tmp_path / "both.jsonl"
+    write_jsonl(path, [f"t{i // 2}" for i in range(200)], ["a", "b"] * 100)
+    stored, _ = corpus.ensure(config(path, tmp_path))
+    sets = [set(corpus.read_split(stored, name).texts) for name in stored.manifest.splits]
+    assert sum(map(len, sets)) == len(set().union(*sets))
+
+
+def test_one_damaged_split_of_imdb_is_not_taken_for_imdb_nor_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
+) -> None:
+    stored, _ = corpus.ensure(config(source, tmp_path))
+    parts = [corpus.read_split(stored, name) for name in ("train", "validation")]
+    train = Rows(parts[0].texts + parts[1].texts, parts[0].labels + parts[1].labels)
+    hashes = {"train": corpus.content_hash(train), "test": "0" * 64, "unsupervised": "0" * 64}
+    monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
+    again = config(source, tmp_path / "again")
+    with pytest.raises(DataError, match="wrong checksum of test, unsupervised"):
+        corpus.ensure(again)
+
+
+def test_how_a_path_is_spelt_does_not_matter(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = corpus.ensure(config(source, tmp_path))
+    monkeypatch.chdir(source.parent)
+    assert corpus.ensure(config(source.name, tmp_path)) == (first, True)
+
+
+def test_settings_that_decide_the_cut_are_part_of_the_key() -> None:
+    default, wider = DataConfig(source="demo"), DataConfig(source="demo", validation_fraction=0.3)
+    assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)

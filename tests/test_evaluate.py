@@ -1,10 +1,12 @@
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from imdb_transformer.errors import DataError
+from imdb_transformer import run
+from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.evaluate import evaluate, score
 from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference import forward
@@ -84,5 +86,17 @@ def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])
 def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None:
-    with pytest.raises(DataError, match="test, validation, train"):
+    with pytest.raises(ConfigError, match="test, validation, train"):
         evaluate_split(trained, split)
+
+
+def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path: Path, source: Path) -> None:
+    moved = Path(shutil.copytree(trained, tmp_path / "run"))
+    text = (moved / "run.json").read_text()
+    corpus_hash = run.open_run(moved).info.corpus_hash
+    (moved / "run.json").write_text(text.replace(corpus_hash, "0" * 64))
+    with pytest.raises(DataError, match="not those that"):
+        evaluate_split(moved, "test")
+    found, written = evaluate_split(moved, "test", source=str(source))
+    assert found.num_examples == 100
+    assert source.name in written.name

@@ -111,6 +111,15 @@ def test_windowed_attention_with_radius_of_the_length_equals_full(length: int) -
     torch.testing.assert_close(windowed(ids, mask), full(ids, mask))
 
 
+def test_windows_wider_than_the_review_and_learned_tables_shorter_than_the_padding_work() -> None:
+    ids, mask = a_batch([5, 3], 5)
+    wide, full = classifier(small(attention="windowed", radius=1000)), classifier(small(attention="full"))
+    torch.testing.assert_close(wide(ids, mask), full(ids, mask))
+    short = classifier(small(positions="learned", max_positions=5))
+    padded_ids, padded_mask = a_batch([5, 3], 8)
+    torch.testing.assert_close(short(padded_ids, padded_mask), short(padded_ids[:, :5], padded_mask[:, :5]))
+
+
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_encoder_equals_torchs_with_the_same_weights(norm: str, activation: str) -> None:
     config = small(

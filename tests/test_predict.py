@@ -70,13 +70,13 @@ def test_a_stream_is_predicted_while_it_comes(predictor: Predictor) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
-    table = pa.table({"id": [3, 1, 2], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
+    table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
     path = tmp_path / f"out{suffix}"
     tables.write_predictions(table, predictor(table.column("text").to_pylist()), path)
     out = read_table(path, ["text"])
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
-    assert out.column("id").to_pylist() == [3, 1, 2]
+    assert out.column("id").to_pylist() == ["3", "1", "007"]
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
@@ -104,6 +104,8 @@ def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 2 has no 'text'"):
         tables.read_reviews(tmp_path / "r.parquet", "text")
     with pytest.raises(ConfigError, match=r"\.csv"):
-        tables.check_output(tmp_path / "out.xls")
+        tables.check_output(tmp_path / "out.xls", pa.table({}))
     with pytest.raises(ConfigError, match="no folder"):
-        tables.check_output(tmp_path / "none" / "out.csv")
+        tables.check_output(tmp_path / "none" / "out.csv", pa.table({}))
+    with pytest.raises(ConfigError, match="'tags' holds lists"):
+        tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}))

@@ -1,7 +1,11 @@
+import functools
+import gzip
+import http.server
 import io
 import json
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import datasets
@@ -10,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import sources
+from imdb_transformer.data import archive, sources
 from imdb_transformer.data.reviews import Reviews
 from imdb_transformer.errors import DataError
 
@@ -86,10 +90,26 @@ def test_archive_members_that_attack_are_refused_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["evil.tar.gz"]
 
 
+def test_archive_whose_header_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 3 << 30
+    path = tmp_path / "bomb.tar.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + b"a" * 10_000)
+    with pytest.raises(DataError, match="header"):
+        read(path)
+
+
+def test_archive_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 40)
+    with pytest.raises(DataError, match="unpacks to more than 40 bytes"):
+        read(make_archive(tmp_path / "tiny.tar.gz"))
+
+
 def test_archive_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     whole = make_archive(tmp_path / "whole.tar.gz").read_bytes()
     path = tmp_path / "cut.tar.gz"
-    for size in range(0, len(whole) - 8, 37):
+    for size in [*range(0, len(whole), 37), len(whole) - 4, len(whole) - 1]:
         path.write_bytes(whole[:size])
         with pytest.raises(DataError, match=r"cut\.tar\.gz"):
             read(path)
@@ -134,6 +154,56 @@ def test_every_table_format_gives_the_same_reviews_with_classes_of_any_name(
     assert reviews.classes == ("2", "10", "mixed")
     assert reviews.splits["train"].texts == texts
     assert reviews.splits["train"].labels == [1, 0, 2, 0]
+
+
+@pytest.mark.parametrize("cut", [5, 40])
+def test_damaged_parquet_is_refused_by_name(tmp_path: Path, cut: int) -> None:
+    path = write_parquet(tmp_path, ["a", "b"] * 100, ["x", "y"] * 100)
+    content = bytearray(path.read_bytes())
+    content[cut : cut + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"r\.parquet cannot be read"):
+        read(path)
+
+
+def test_jsonl_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_bytes(b'{"text": "caf\xe9", "label": "a"}\n')
+    with pytest.raises(DataError, match=r"r\.jsonl.*UTF-8"):
+        read(tmp_path / "r.jsonl")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("text,text,label\na,b,x\nc,d,y\n")
+    with pytest.raises(DataError, match="several columns 'text'"):
+        read(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize("url", ["http://[bad/x", "http://host:abc/a.tar.gz", "http://127.0.0.1:9/a.tar.gz"])
+def test_a_url_that_gives_nothing_is_refused_by_name(url: str) -> None:
+    with pytest.raises(DataError, match="cannot be fetched"):
+        read(url)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The address of a server on this machine that gives the files of `tmp_path`."""
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> None:
+    path = make_archive(tmp_path / "tiny.tar.gz")
+    assert read(f"{served}/tiny.tar.gz") == read(path)
+    with pytest.raises(DataError, match="File not found"):
+        read(f"{served}/none.tar.gz")
 
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:

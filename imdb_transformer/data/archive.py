@@ -4,14 +4,18 @@ The archive is read as a stream and never unpacked, so no member can land outsid
 that could only be an attack or damage (a link, a path with `..`, an impossible size) is refused.
 """
 
+import errno
+import gzip
+import http.client
 import re
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
 from imdb_transformer.errors import DataError
@@ -21,6 +25,7 @@ MAX_REVIEW_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 4 << 30
 MAX_MEMBERS = 5_000_000
 MAX_DOWNLOAD_BYTES = 4 << 30
+READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
 REVIEW = re.compile(r"(?:^|/)(train|test)/([^/]+)/[^/]+\.txt$")
@@ -35,21 +40,23 @@ def is_url(source: str) -> bool:
 def read_url(url: str) -> Reviews:
     """Reviews of an archive behind a URL, fetched into a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
+        size = 0
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
                 expected = response.headers.get("Content-Length")
-                size = 0
                 while chunk := response.read(1 << 20):
                     size += file.write(chunk)
                     if size > MAX_DOWNLOAD_BYTES:
                         raise DataError(
                             f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes: no review archive."
                         )
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             reason = getattr(error, "reason", error)
             raise DataError(f"{url} cannot be fetched: {reason}.") from None
-        if expected is not None and size != int(expected):
-            raise DataError(f"{url} broke off after {size:,} of {int(expected):,} bytes; try again.")
+        if expected is not None and str(size) != expected:
+            raise DataError(f"{url} broke off after {size:,} of {expected} bytes; try again.")
         file.flush()
         return read_archive(Path(file.name), origin=url)
 
@@ -58,11 +65,42 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
     """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it."""
     origin = origin or str(path)
     try:
-        with tarfile.open(path) as archive:
-            return _collect(_members(archive, origin), origin)
+        with _opened(path) as stream:
+            with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
+                reviews = _collect(_members(archive, origin), origin)
+            while stream.read(READ_LIMIT):  # to the end, where gzip's checksum stands
+                pass
+            return reviews
+    except PermissionError:
+        raise
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         reason = " ".join(str(error).split()) or "unexpected end"
         raise DataError(f"{origin} is damaged or cut short ({reason}); fetch it again.") from None
+
+
+class _Guarded:
+    """A stream that refuses to read as much at once as only a forged header would ask for."""
+
+    def __init__(self, stream: BinaryIO, origin: str) -> None:
+        self.stream, self.origin = stream, origin
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `READ_LIMIT` bytes."""
+        if not 0 <= size <= READ_LIMIT:
+            raise DataError(
+                f"{self.origin}: a member's header is {size:,} bytes long; a review archive has none."
+            )
+        return self.stream.read(size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Guarded]:
+    """The tar stream in a file, decompressed where it is gzip."""
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if is_gzip else path.open("rb") as stream:
+        yield _Guarded(stream, str(path))  # type: ignore[arg-type]
 
 
 def root_of_tree(folder: Path) -> Path | None:

@@ -6,6 +6,7 @@ review is about, listed by hash in `imdb_validation.txt`), any other's is a shar
 """
 
 import hashlib
+import os
 import re
 from functools import cache
 from importlib import resources
@@ -30,6 +31,7 @@ IMDB_HASHES = {
     "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
 }
 MANIFEST = "manifest.json"
+FORMAT = 1  # raised when the same source would be stored otherwise: older corpora are then imported again
 
 
 class StoredSplit(BaseModel):
@@ -47,6 +49,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    format: int
     source: str
     fingerprint: str
     is_imdb: bool
@@ -88,7 +91,8 @@ def ensure(config: DataConfig) -> tuple[Corpus, bool]:
     recover_folder(folder)
     if (folder / MANIFEST).exists():
         corpus = open_stored(folder)
-        if _fingerprint(config.source) in (corpus.manifest.fingerprint, ""):
+        unchanged = _fingerprint(config) in (corpus.manifest.fingerprint, "")
+        if unchanged and corpus.manifest.format == FORMAT:
             verify(corpus)
             return corpus, True
     return _import(config, folder), False
@@ -136,9 +140,8 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 
 def corpus_folder(config: DataConfig) -> Path:
     """Where the corpus of a source is kept: by its name, and for paths by all that decides its content."""
-    if config.source in ("hub", "demo"):
-        return Path(config.data_dir) / ("imdb" if config.source == "hub" else "demo")
-    place = config.source if archive.is_url(config.source) else str(Path(config.source).resolve())
+    named = config.source in ("hub", "demo") or archive.is_url(config.source)
+    place = config.source if named else str(Path(config.source).resolve())
     settings = (
         config.text_column, config.label_column, config.validation_fraction, config.test_fraction,
     )  # fmt: skip
@@ -147,13 +150,18 @@ def corpus_folder(config: DataConfig) -> Path:
     return Path(config.data_dir) / f"{name}-{key}"
 
 
-def _fingerprint(source: str) -> str:
+def _fingerprint(config: DataConfig) -> str:
     """Changes when a local source's files do; empty where there are none to look at."""
-    path = Path(source)
-    if source in ("hub", "demo") or archive.is_url(source) or not path.exists():
+    path = Path(config.source).resolve()
+    if config.source in ("hub", "demo") or archive.is_url(config.source) or not path.exists():
         return ""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    stats = [(str(file), status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()]]
+    stored = Path(config.data_dir).resolve()
+    stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if Path(folder, name) != stored)
+        for name in sorted(files):
+            status = os.stat(f"{folder}/{name}", follow_symlinks=False)  # noqa: PTH116 - 100,000 files: no Path each
+            stats += [folder[len(str(path)) :], name, status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 
@@ -165,8 +173,9 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     with whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
+            format=FORMAT,
             source=config.source,
-            fingerprint=_fingerprint(config.source),
+            fingerprint=_fingerprint(config),
             is_imdb=is_imdb,
             classes=reviews.classes,
             splits=stored,
@@ -184,8 +193,8 @@ def _check_imdb(reviews: Reviews, source: str) -> bool:
         if split in IMDB_HASHES
     }
     official = source == "hub" or Path(source).name.startswith("aclImdb_v1.")
-    if official and not (all(matches.values()) and len(matches) == len(IMDB_HASHES)):
-        wrong = [split for split in IMDB_HASHES if not matches.get(split)]
+    wrong = [split for split in IMDB_HASHES if not matches.get(split, not official)]
+    if wrong and (official or any(matches.values())):
         counts = ", ".join(f"{split} {len(rows.texts):,}" for split, rows in reviews.splits.items())
         raise DataError(
             f"{source} should be IMDB (25,000 train, 25,000 test, 50,000 unsupervised) and is not: wrong "
@@ -210,9 +219,14 @@ def _cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Ro
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
         rows = splits["unsupervised"]
         splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
-    for name in ("train", "validation", "test"):
+    for label, name in enumerate(reviews.classes):
+        if label not in splits["train"].labels:
+            raise DataError(
+                f"{config.source}: class {name!r} has too few reviews to train on and hold some out."
+            )
+    for name in ("validation", "test"):
         if name in splits and not splits[name].texts:
-            raise DataError(f"{config.source}: the {name} split is left without reviews; it needs more rows.")
+            raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")
     return splits
 
 
@@ -229,17 +243,14 @@ def _sorted(rows: Rows) -> Rows:
 
 
 def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
-    """(rest, share): a share of each class. Rows come in hash order, so copies of a text stay together."""
-    chosen = [False] * len(rows.texts)
+    """(rest, share): a share of each class's texts, every copy of a text on the same side."""
+    chosen: set[str] = set()
     for label in set(rows.labels):
-        members = [i for i, other in enumerate(rows.labels) if other == label]
-        texts = [rows.texts[i] for i in members]
-        last = max(1, round(fraction * len(members)))
-        while last < len(members) and texts[last] == texts[last - 1]:
-            last += 1
-        for i in members[:last]:
-            chosen[i] = True
-    return _partition(rows, chosen)
+        texts = list(dict.fromkeys(text for text, own in zip(*rows, strict=True) if own == label))
+        chosen.update(
+            texts[: max(1, round(fraction * len(texts)))]
+        )  # texts come in the order of their hashes
+    return _partition(rows, [text in chosen for text in rows.texts])
 
 
 def _partition(rows: Rows, chosen: list[bool]) -> tuple[Rows, Rows]:

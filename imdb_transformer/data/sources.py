@@ -4,6 +4,7 @@
 except that `datasets` keeps what it downloads in its own cache.
 """
 
+import errno
 import json
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo
@@ -20,6 +22,9 @@ from imdb_transformer.errors import DataError
 HUB_NAME = "stanfordnlp/imdb"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
+
+# What `datasets` raises over a folder or a repository that it cannot read; its own errors are among them.
+LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
 
 # Larger than any review: a row that straddles two blocks of the reader would be an error.
 BLOCK_BYTES = 64 << 20
@@ -69,17 +74,21 @@ def read_table(path: Path, text_columns: list[str]) -> pa.Table:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     try:
-        table = readers[path.suffix.lower()](path, text_columns)
-    except pa.ArrowException as error:
+        with path.open("rb"):  # whose error names the file, unlike pyarrow's
+            table = readers[path.suffix.lower()](path, text_columns)
+        table.validate(full=True)  # text that is not UTF-8, for one
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "filename", None) is not None:
+            raise
         detail = " ".join(str(error).split())
         hint = "it is not UTF-8" if "utf8" in detail.lower() else "it does not parse"
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()}: {hint} ({detail:.200})."
         ) from None
     for column in text_columns:
-        if column not in table.column_names:
-            have = ", ".join(table.column_names[:12])
-            raise DataError(f"{path} has no column {column!r}; it has: {have}.")
+        if table.column_names.count(column) != 1:
+            count = "several columns" if column in table.column_names else "no column"
+            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(table.column_names[:12])}.")
     if table.num_rows == 0:
         raise DataError(f"{path} has a header and no rows.")
     return table
@@ -88,13 +97,17 @@ def read_table(path: Path, text_columns: list[str]) -> pa.Table:
 def _read_delimited(path: Path, text_columns: list[str]) -> pa.Table:
     from pyarrow import csv
 
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    return csv.read_csv(
-        path,
-        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=csv.ConvertOptions(column_types=dict.fromkeys(text_columns, pa.string())),
-    )
+    del text_columns  # every column is read as text: an id 007 stays 007
+    options = {
+        "read_options": csv.ReadOptions(block_size=BLOCK_BYTES),
+        "parse_options": csv.ParseOptions(
+            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
+        ),
+    }
+    with csv.open_csv(path, **options) as reader:
+        names = reader.schema.names
+    types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    return csv.read_csv(path, **options, convert_options=types)
 
 
 def _read_jsonl(path: Path, text_columns: list[str]) -> pa.Table:
@@ -179,9 +192,8 @@ def _read_hub() -> Reviews:
 
     try:
         return _load_dataset(HUB_NAME, DataConfig())
-    except (OSError, HfHubHTTPError) as error:  # datasets raises ConnectionError, an OSError, when offline
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"The hub's {HUB_NAME} cannot be had: {reason}. {WITHOUT_NETWORK}") from None
+    except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
+        raise DataError(f"The hub's {HUB_NAME} cannot be had: {_reason(error)}. {WITHOUT_NETWORK}") from None
 
 
 def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
@@ -197,9 +209,8 @@ def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
     try:
         with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
             return _load_dataset(str(folder), config, cache_dir=cache)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError, pa.ArrowException) as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:200]
-        raise DataError(f"{folder} is no folder in the hub's layout: {reason}.") from None
+    except LOADING_ERRORS as error:
+        raise DataError(f"{folder} is no folder in the hub's layout: {_reason(error)}.") from None
     finally:
         if shown:
             datasets.enable_progress_bars()
@@ -217,11 +228,26 @@ def _load_dataset(name: str, config: DataConfig, **options: Any) -> Reviews:
         feature = rows.features[config.label_column]
         names = feature.names if isinstance(feature, datasets.ClassLabel) else None
         split = SPLIT_ALIASES.get(given, given)
+        texts = rows[config.text_column][:]
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{name}: column {config.text_column!r} of {given} holds something that is no text."
+            )
         columns[split] = (
-            rows[config.text_column][:],
+            texts,
             [_label_name(label, names) for label in rows[config.label_column][:]],
         )
     return from_named_labels(columns, origin=name)
+
+
+def _reason(error: Exception) -> str:
+    """The first cause, shortened. A full disk is not a fault of the source: it is raised again."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise cause
+    return " ".join(str(cause).split())[:200].rstrip(".")
 
 
 def _label_name(label: Any, names: list[str] | None) -> str | None:

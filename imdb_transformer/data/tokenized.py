@@ -12,7 +12,7 @@ from imdb_transformer.data.corpus import Corpus, ensure, read_split
 from imdb_transformer.data.encoded import EncodedSplit, encode_split
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, RunError
 
 
 class TokenizedCorpus(NamedTuple):
@@ -62,7 +62,10 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
     if not (folder / FILE_NAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
         Tokenizer.train(_read(corpus, members).texts, config.tokenizer).save(folder)
-    return Tokenizer.load(folder, config.tokenizer)
+    try:
+        return Tokenizer.load(folder, config.tokenizer)
+    except RunError as error:
+        raise DataError(f"{folder}: {error} Delete the folder to train the tokenizer anew.") from None
 
 
 def _read(corpus: Corpus, members: Iterable[str]) -> Rows:

@@ -20,6 +20,7 @@ EncodedReview = NDArray[np.unsignedinteger]
 
 # Few distinct lengths keep the kernels' caches warm; more would only add padding.
 FULL_ATTENTION_MULTIPLE = 8
+LARGEST_MULTIPLE = 64  # a wider window pads for itself
 
 
 class Batch(NamedTuple):
@@ -32,7 +33,9 @@ class Batch(NamedTuple):
 
 def length_multiple(config: ModelConfig) -> int:
     """What batch lengths are rounded up to: whole blocks where attention works in blocks."""
-    return config.radius if config.attention == "windowed" else FULL_ATTENTION_MULTIPLE
+    if config.attention == "windowed" and config.radius <= LARGEST_MULTIPLE:
+        return config.radius
+    return FULL_ATTENTION_MULTIPLE
 
 
 def make_batch(

@@ -28,11 +28,11 @@ def read_reviews(path: Path, column: str) -> pa.Table:
     return pa.table({column: decode_lines(path.read_bytes(), str(path))})
 
 
-def decode_lines(content: bytes, origin: str) -> list[str]:
+def decode_lines(content: bytes, origin: str, *, first: int = 1) -> list[str]:
     """The lines of UTF-8 text, without a last empty one. Raises DataError naming a line that is not UTF-8."""
     lines = content.removesuffix(b"\n").split(b"\n")
     texts = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         try:
             texts.append(line.removesuffix(b"\r").decode("utf-8"))
         except UnicodeDecodeError:
@@ -40,12 +40,17 @@ def decode_lines(content: bytes, origin: str) -> list[str]:
     return texts
 
 
-def check_output(path: Path) -> None:
-    """Raises ConfigError where `write_predictions` could not write such a file."""
+def check_output(path: Path, table: pa.Table) -> None:
+    """Raises ConfigError where `write_predictions` could not write the table to such a file."""
     if not is_table(path):
         raise ConfigError(f"--output {path}: its name should end in one of {', '.join(TABLE_SUFFIXES)}.")
     if not path.parent.is_dir():
         raise ConfigError(f"--output {path}: there is no folder {path.parent}.")
+    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    if nested and path.suffix.lower() in (".csv", ".tsv"):
+        raise ConfigError(
+            f"--output {path}: column {nested[0]!r} holds lists or objects; write .jsonl or .parquet."
+        )
 
 
 def write_predictions(table: pa.Table, predictions: Iterable[Prediction], path: Path) -> None:

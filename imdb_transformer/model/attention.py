@@ -21,7 +21,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_width = config.num_heads, config.head_width
-        self.radius = config.radius if config.attention == "windowed" else 0
+        self.windowed = config.attention == "windowed"
         self.dropout = config.attention_dropout
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
@@ -30,14 +30,16 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
         """(B, L, D) -> (B, L, D). `bias` is what `attention_bias` gives for the batch's mask."""
         length = x.shape[1]
-        block = self.radius or length  # full attention is one block without neighbours
+        # Full attention is one block without neighbours.
+        block = bias.shape[-2] if self.windowed else length
         qkv = _blocks(self.project_in(x), block)  # (B, N, r, 3HK)
-        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_width)).permute(3, 0, 1, 4, 2, 5).contiguous()
+        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_width))
+        qkv = qkv.permute(3, 0, 1, 4, 2, 5).contiguous()  # one copy for all three
         qk, v = qkv.split((2, 1))  # (2, B, N, H, r, K), (1, B, N, H, r, K)
         if rotation is not None:
             qk = rotate(qk, rotation)
         q, k, v = qk[0] * (1 / math.sqrt(self.head_width)), qk[1], v[0]
-        if self.radius:
+        if self.windowed:
             k, v = _with_neighbours(k), _with_neighbours(v)  # (B, N, H, 3r, K)
         # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
         # slower in the backward pass (README, "Speed").
@@ -50,9 +52,9 @@ class SelfAttention(nn.Module):
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
     """What to add to attention scores so that no weight falls on padding or beyond the neighbourhood.
 
-    `mask` (B, L) is true on tokens. Windowed: (B, N, 1, r, 3r); each block of r queries sees its own block and
-    both neighbours, less what is further than r away. Full (radius 0): (B, 1, 1, 1, L). Made once a batch, for
-    all layers.
+    `mask` (B, L) is true on tokens. Windowed: (B, N, 1, r, 3r); each block of r queries sees its own block
+    and both neighbours, less what is further than r away. Full (radius 0): (B, 1, 1, 1, L). Made once a
+    batch, for all layers.
     """
     # Finite, so that a query with nothing to see (padding far from any token) gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2

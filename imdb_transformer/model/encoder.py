@@ -41,7 +41,8 @@ class Embedding(nn.Module):
         if config.embedding_scale:
             x = x * config.width**0.5
         if self.learned is not None:
-            x = x + self.learned.weight[:length].to(dtype)
+            rows = self.learned.weight[:length].to(dtype)
+            x = x + functional.pad(rows, (0, 0, 0, length - len(rows)))  # past the table is padding only
         elif config.positions == "sinusoidal":
             x = x + sinusoids(length, config.width, ids.device).to(dtype)
         return self.dropout(x if self.norm is None else self.norm(x))
@@ -100,12 +101,13 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`."""
         x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, self.radius, dtype)
+        radius = min(self.radius, ids.shape[1])  # beyond the length there is nothing to see
+        bias = attention_bias(mask, radius, dtype)
         turns = None
         if self.config.positions == "rotary":
-            block = self.radius or ids.shape[1]
-            padded = -(-ids.shape[1] // block) * block
-            turns = rotation(padded, self.config.head_width, ids.device, dtype).unflatten(1, (-1, 1, block))
+            size = radius or ids.shape[1]
+            padded = -(-ids.shape[1] // size) * size
+            turns = rotation(padded, self.config.head_width, ids.device, dtype).unflatten(1, (-1, 1, size))
         for block in self.blocks:
             x = block(x, bias, turns)
         return x if self.final_norm is None else self.final_norm(x)

@@ -21,20 +21,29 @@ from imdb_transformer.data.tokenized import TokenizedCorpus
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DivergedError, Interrupted, RunError
 from imdb_transformer.evaluation.evaluate import Score, score
+from imdb_transformer.files import recover_folder
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import length_multiple, logits_of
 from imdb_transformer.training.interruption import StopRequest
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.saving import (
     Counters,
+    counters_of,
     judged,
     out_of_patience,
     restore_last,
     save_best,
     save_last,
-)  # fmt: skip
+)
 from imdb_transformer.training.schedule import learning_rate
-from imdb_transformer.training.step import Learner, StepResult, make_learner, make_model, train_step
+from imdb_transformer.training.step import (
+    Learner,
+    StepResult,
+    all_finite,
+    make_learner,
+    make_model,
+    train_step,
+)
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 
@@ -63,17 +72,14 @@ class TrainingResult(BaseModel):
 
 def start(folder: Path, config: Config, data: TokenizedCorpus, hardware: Hardware) -> run.Run:
     """A new run directory for `train` to work in."""
-    new = run.create(
+    return run.create(
         folder,
         config,
+        tokenizer=data.tokenizer,
         classes=data.corpus.manifest.classes,
-        vocab_size=data.tokenizer.vocab_size,
         corpus_hash=data.corpus.content_hash,
-        tokenizer_hash=data.tokenizer.content_hash,
         hardware=hardware.describe(),
     )
-    data.tokenizer.save(folder)
-    return new
 
 
 def splits_of(current: run.Run) -> dict[str, EncodedSplit]:
@@ -105,6 +111,8 @@ def train(
     model = make_model(config, vocab_size=info.vocab_size, num_classes=len(info.classes)).to(hardware.device)
     model.train()
     learner = make_learner(model, options)
+    for name in ("best", "last"):
+        recover_folder(current.folder / "checkpoints" / name)
     plan = make_plan(config, splits["train"])
     counters = restore_last(current, learner)
     if counters is None:
@@ -147,6 +155,10 @@ def train(
             )
             if validation:
                 lines.append({"step": step + 1, "validation": validation.model_dump()})
+            if not all_finite(learner.averaged):
+                raise _diverged(
+                    current, lines, f"step {step + 1}, at rate {lr:.3g}, gives weights that are not finite"
+                )
             if counters.best_step == counters.step:
                 save_best(current, learner, counters)
             _write(current, lines)
@@ -157,7 +169,7 @@ def train(
         yield update
 
         # --- asked to stop
-        if stop.signal is not None and counters.step < plan.num_steps:
+        if stop.signal is not None and counters.step < plan.num_steps and all_finite(learner.averaged):
             _write(current, lines)
             save_last(current, learner, counters)
             current.with_status("interrupted")
@@ -172,7 +184,7 @@ def train(
 def result_of(current: run.Run) -> TrainingResult:
     """How a run ended, from its last checkpoint."""
     meta = checkpoint.read_meta(current.checkpoint("last"), tokenizer_hash=current.info.tokenizer_hash)
-    counters = Counters.model_validate(meta.counters)
+    counters = counters_of(meta)
     return TrainingResult(
         run=str(current.folder),
         best_step=counters.best_step,

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer import checkpoint, run
 from imdb_transformer.config import Config
+from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.training.step import Learner, restore, training_state
 
@@ -72,6 +73,17 @@ def restore_last(current: run.Run, learner: Learner) -> Counters | None:
     meta = checkpoint.read_meta(folder, tokenizer_hash=current.info.tokenizer_hash)
     weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
     checkpoint.load_weights(learner.averaged, weights, origin=folder)
-    restore(learner, weights, checkpoint.load_tensors(folder, checkpoint.TRAINING, meta), step=meta.step)
+    state = checkpoint.load_tensors(folder, checkpoint.TRAINING, meta)
+    checkpoint.check_same(training_state(learner), state, origin=folder)
+    counters = counters_of(meta)
+    restore(learner, weights, state, step=meta.step)
     run.drop_metrics_after(current, meta.step)
-    return Counters.model_validate(meta.counters)
+    return counters
+
+
+def counters_of(meta: checkpoint.Checkpoint) -> Counters:
+    """The counters of a checkpoint. Raises RunError where another version of the program wrote others."""
+    try:
+        return Counters.model_validate(meta.counters)
+    except ValidationError:
+        raise RunError("The checkpoint's counters are not those of this version of imdb-tx.") from None

@@ -93,6 +93,11 @@ def train_step(
     return StepResult(loss_sum / num_reviews, num_correct / num_reviews, norm, num_tokens)
 
 
+def all_finite(model: nn.Module) -> bool:
+    """Whether no weight is NaN or infinite."""
+    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
 @torch.no_grad()
 def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int) -> None:
     """averaged ← decay · averaged + (1 - decay) · model; early on it forgets the random start sooner."""
