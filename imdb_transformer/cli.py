@@ -203,15 +203,20 @@ def predict(
     if output is not None and input_file is None:
         raise ConfigError("--output goes with --input.")
     from imdb_transformer import run
-    from imdb_transformer.inference import tables
     from imdb_transformer.inference.predict import CHUNK, Predictor
 
     path = run_path or run.newest_finished()
     if run_path is None:
         print(f"run: {path}", file=sys.stderr)
-    table = None if input_file is None else tables.read_reviews(input_file, text_column)
-    if output is not None and table is not None:
-        tables.check_output(output, table)
+    table = None
+    if input_file is not None:
+        from imdb_transformer.inference import (
+            tables,  # pyarrow is not loaded for a review on the command line
+        )
+
+        table = tables.read_reviews(input_file, text_column)
+        if output is not None:
+            tables.check_output(output, table)
     predictor = Predictor.load(path)
     reviews: Any = _arguments(texts or []) if table is None else table.column(text_column).to_pylist()
     typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
@@ -228,7 +233,7 @@ def predict(
 
 def _arguments(texts: list[str]) -> Iterator[str]:
     """The reviews given as arguments; for a single `-`, the lines of standard input."""
-    from imdb_transformer.inference.tables import decode_lines
+    from imdb_transformer.data.reviews import decode_lines
 
     if texts != ["-"]:
         yield from texts

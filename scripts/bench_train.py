@@ -2,19 +2,23 @@
 
     python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 120] [--json]
 
-A step is forward, backward, clipping and optimiser. Contestants take turns on each batch: the package's
-model as configured; the same with full attention; `torch.nn.TransformerEncoder` of the same dimensions
-with its padding mask; `transformers`' BertForSequenceClassification of the same dimensions (where it is
-installed, by the extra `bench`). The latter two run as their manuals say: bf16 autocast, fused AdamW.
+A step is forward, backward, clipping and optimiser. Contestants take turns on each batch, each in a process
+of its own as a user would run it: the package's model as configured; the same with full attention;
+`torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
+BertForSequenceClassification of the same dimensions (where it is installed, by the extra `bench`). The
+latter two run as their manuals say: bf16 autocast, fused AdamW.
 Prints medians of tokens/s (padding not counted) over all rounds after one of warm-up, ratios as medians of
 the rounds' ratios, and the share of the measured peak of a large bf16 matrix product.
 """
 
 import argparse
+import importlib.util
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +58,16 @@ class TorchClassifier(nn.Module):
 
 def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
     learner = make_learner(make_model(config, vocab_size=vocab_size, num_classes=2).train(), config.train)
-    options = config.train
 
     def step(batch: Batch) -> None:
-        train_step(learner, [batch], options, chosen, step=0, lr=options.lr)
+        train_step(learner, [batch], config.train, chosen, step=0, lr=config.train.lr)
 
     return step
+
+
+def full_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
+    model = config.model.model_copy(update={"attention": "full"})
+    return our_step(config.model_copy(update={"model": model}), chosen, vocab_size)
 
 
 def autocast_step(
@@ -78,11 +86,14 @@ def autocast_step(
     return step
 
 
-def transformers_step(config: Config, chosen: Hardware, vocab_size: int) -> Step | None:
-    try:
-        from transformers import BertConfig, BertForSequenceClassification
-    except ImportError:
-        return None
+def torch_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
+    model = TorchClassifier(config, vocab_size, 2).train()
+    return autocast_step(model, lambda b: model(b.ids, b.mask), config, chosen)
+
+
+def transformers_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
+    from transformers import BertConfig, BertForSequenceClassification
+
     c = config.model
     bert = BertConfig(
         vocab_size=vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
@@ -90,9 +101,28 @@ def transformers_step(config: Config, chosen: Hardware, vocab_size: int) -> Step
         hidden_dropout_prob=c.dropout, max_position_embeddings=config.tokenizer.max_length, num_labels=2,
     )  # fmt: skip
     model = BertForSequenceClassification(bert).train()
-    return autocast_step(
-        model, lambda b: model(input_ids=b.ids, attention_mask=b.mask.long()).logits, config, chosen
-    )
+
+    def forward(batch: Batch) -> Tensor:
+        return model(input_ids=batch.ids, attention_mask=batch.mask.long()).logits
+
+    return autocast_step(model, forward, config, chosen)
+
+
+CONTESTANTS = {
+    "ours": our_step, "ours_full": full_step, "torch": torch_step, "transformers": transformers_step,
+}  # fmt: skip
+
+
+def contest(name: str, config: Config, chosen: Hardware, vocab_size: int, turns: Connection) -> None:
+    """A contestant's process: for each batch that comes, the seconds of a step go back."""
+    if name.startswith("ours"):
+        hardware.choose(config.train)  # what the package does at the start of a training
+    step = CONTESTANTS[name](config, chosen, vocab_size)
+    for arrays in iter(turns.recv, None):
+        batch = Batch(*map(torch.from_numpy, arrays))
+        began = time.perf_counter()
+        step(batch)
+        turns.send(time.perf_counter() - began)
 
 
 def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
@@ -122,7 +152,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     config = config_file.load(arguments.config, arguments.overrides)
-    full = config.model_copy(update={"model": config.model.model_copy(update={"attention": "full"})})
     chosen = hardware.choose(config.train)
     data = tokenize(config, ["train"])
     vocab_size = data.tokenizer.vocab_size
@@ -130,33 +159,41 @@ def main() -> None:
         gather(config, data.splits["train"], indices, chosen)
         for _, indices in make_plan(config, data.splits["train"]).batches[:NUM_BATCHES]
     ]
-    torch_model = TorchClassifier(config, vocab_size, 2).train()
-    contestants: dict[str, Step | None] = {
-        "ours": our_step(config, chosen, vocab_size),
-        "ours_full": our_step(full, chosen, vocab_size),
-        "torch": autocast_step(torch_model, lambda b: torch_model(b.ids, b.mask), config, chosen),
-        "transformers": transformers_step(config, chosen, vocab_size),
-    }
-    steps = {name: step for name, step in contestants.items() if step is not None}
-    flops = [flops_of(steps["ours"], batch) for batch in batches]
+    step = our_step(config, chosen, vocab_size)
+    flops = [flops_of(step, batch) for batch in batches]
     peaks = {"bf16": peak_flops(torch.bfloat16), "fp32": peak_flops(torch.float32)}
-
-    speeds: dict[str, list[float]] = {name: [] for name in steps}
-    shares: list[float] = []
-    deadline = time.perf_counter() + arguments.seconds
-    round_number = -1  # the first turn on each batch warms up
-    while round_number < 1 or time.perf_counter() < deadline:
-        round_number += 1
-        for batch, batch_flops in zip(batches, flops, strict=True):
-            for name, step in steps.items():
-                began = time.perf_counter()
-                step(batch)
-                seconds = time.perf_counter() - began
-                if round_number:
-                    speeds[name].append(int(batch.mask.sum()) / seconds)
-                    if name == "ours":
-                        shares.append(batch_flops / seconds)
+    names = [name for name in CONTESTANTS if name != "transformers" or importlib.util.find_spec(name)]
+    seconds = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
+    turns = len(seconds["ours"])
+    tokens = [int(batch.mask.sum()) for batch in batches]
+    speeds = {name: [tokens[i % len(tokens)] / seconds[name][i] for i in range(turns)] for name in names}
+    shares = [flops[i % len(flops)] / seconds["ours"][i] for i in range(turns)]
     report(speeds, shares, peaks, config, chosen, as_json=arguments.json)
+
+
+def take_turns(
+    names: list[str], batches: list[Batch], config: Config, chosen: Hardware, vocab_size: int, bound: float
+) -> dict[str, list[float]]:
+    """Seconds of each step by contestant, in rounds over the batches; the first round warms up."""
+    context = multiprocessing.get_context("spawn")
+    ends: dict[str, Connection] = {}
+    for name in names:
+        ends[name], other = context.Pipe()
+        context.Process(target=contest, args=(name, config, chosen, vocab_size, other), daemon=True).start()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    deadline = time.perf_counter() + bound
+    rounds = 0
+    while rounds < 2 or time.perf_counter() < deadline:
+        for batch in batches:
+            for name, end in ends.items():
+                end.send([tensor.numpy() for tensor in batch])
+                taken = end.recv()
+                if rounds:
+                    seconds[name].append(taken)
+        rounds += 1
+    for end in ends.values():
+        end.send(None)
+    return seconds
 
 
 def report(

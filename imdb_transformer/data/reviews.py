@@ -60,3 +60,15 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
         return (0, float(name), name)
     except ValueError:
         return (1, 0.0, name)
+
+
+def decode_lines(content: bytes, origin: str, *, first: int = 1) -> list[str]:
+    """The lines of UTF-8 text, without a last empty one. Raises DataError naming a line that is not UTF-8."""
+    lines = content.removesuffix(b"\n").split(b"\n")
+    texts = []
+    for number, line in enumerate(lines, first):
+        try:
+            texts.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError:
+            raise DataError(f"{origin}: line {number} is not UTF-8.") from None
+    return texts

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from imdb_transformer import checkpoint, hardware, run
 from imdb_transformer.data.tokenizer import Tokenizer
@@ -66,7 +66,8 @@ class Predictor:
         """(N, C) probabilities of texts, in the order of `classes`."""
         if not texts:
             return np.empty((0, len(self.classes)))
-        return np.asarray(softmax(self.logits(self.tokenizer.encode(texts)).astype(np.float64), axis=1))
+        logits = torch.from_numpy(self.logits(self.tokenizer.encode(texts)))
+        return logits.double().softmax(1).numpy()
 
     def __call__(self, texts: Iterable[str], *, chunk: int = CHUNK) -> Iterator[Prediction]:
         """Predictions in the order of `texts`, which may be any number: `chunk` are held at a time."""

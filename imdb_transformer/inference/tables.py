@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from imdb_transformer.data.reviews import decode_lines
 from imdb_transformer.data.sources import TABLE_SUFFIXES, is_table, read_table, text_values
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
@@ -26,18 +27,6 @@ def read_reviews(path: Path, column: str) -> pa.Table:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     return pa.table({column: decode_lines(path.read_bytes(), str(path))})
-
-
-def decode_lines(content: bytes, origin: str, *, first: int = 1) -> list[str]:
-    """The lines of UTF-8 text, without a last empty one. Raises DataError naming a line that is not UTF-8."""
-    lines = content.removesuffix(b"\n").split(b"\n")
-    texts = []
-    for number, line in enumerate(lines, first):
-        try:
-            texts.append(line.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError:
-            raise DataError(f"{origin}: line {number} is not UTF-8.") from None
-    return texts
 
 
 def check_output(path: Path, table: pa.Table) -> None:
