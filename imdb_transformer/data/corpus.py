@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
-from imdb_transformer.data.reviews import Reviews, Rows
+from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
@@ -227,7 +227,7 @@ def _cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Ro
     for name in ("validation", "test"):
         if name in splits and not splits[name].texts:
             raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")
-    return splits
+    return {name: splits[name] for name in SPLITS if name in splits}
 
 
 @cache

@@ -30,6 +30,7 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
 
     Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
     """
+    columns = {split: columns[split] for split in SPLITS if split in columns}
     if "train" not in columns:
         raise DataError(f"{origin} has no train split (found: {', '.join(columns) or 'nothing'}).")
     for split, (_, names) in columns.items():

@@ -39,7 +39,9 @@ def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 def _max(features: Tensor, mask: Tensor) -> Tensor:
-    return features.masked_fill(~mask[..., None], -torch.inf).max(dim=1).values
+    # A sum, not masked_fill: its gradient costs nothing.
+    penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
+    return (features + penalty[..., None]).max(dim=1).values
 
 
 def _first(features: Tensor, mask: Tensor) -> Tensor:

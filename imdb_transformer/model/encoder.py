@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.expand = Linear(config.width, config.feedforward_width)
         self.contract = Linear(config.feedforward_width, config.width)
-        self.activation = functional.relu if config.activation == "relu" else functional.gelu
+        self.activation = functional.relu_ if config.activation == "relu" else functional.gelu
         self.dropout = Dropout(config.activation_dropout, by_channel=config.dropout_mask == "channel")
 
     def forward(self, x: Tensor) -> Tensor:

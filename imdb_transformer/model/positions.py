@@ -32,7 +32,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     A product of two such vectors depends on how far apart they stand, not on where.
     """
     cosine, sine = rotation
-    return x * cosine + x.roll(x.shape[-1] // 2, dims=-1) * sine
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, dims=-1), sine)
 
 
 def _angles(length: int, count: int, step: float, device: torch.device) -> Tensor:
