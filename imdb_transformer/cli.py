@@ -7,7 +7,7 @@ Results go to stdout, progress to stderr. Everything heavy is imported inside th
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,7 +73,7 @@ def tokenize(
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
     if not resolved.data.validation and "validation" in names:
         names.remove("validation")  # it is part of train
-    _say(f"tokenizing {stored.folder} ...")
+    print(f"tokenizing {stored.folder} ...", file=sys.stderr)
     result = tokenized.tokenize(resolved, names)
     reports = {name: split.report.model_dump() for name, split in result.splits.items()}
     if as_json:
@@ -109,7 +109,7 @@ def train(
             raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
         opened = run.open_run(resume)
         chosen = hardware.choose(opened.config.train)
-        _say(f"preparing {opened.config.data.source} ...")
+        print(f"preparing {opened.config.data.source} ...", file=sys.stderr)
         splits = loop.splits_of(opened)
         _train(lambda: opened, splits, chosen, as_json=as_json)
         return
@@ -118,7 +118,7 @@ def train(
     folder = run_dir or run.new_folder(Path(name).stem)
     run.check_free(folder)
     chosen = hardware.choose(resolved.train)
-    _say(f"preparing {resolved.data.source} ...")
+    print(f"preparing {resolved.data.source} ...", file=sys.stderr)
     data = tokenized.tokenize(resolved, tokenized.training_splits(resolved.data))
     if dry_run:
         _show_cost(resolved, data, chosen, as_json=as_json)
@@ -175,7 +175,7 @@ def evaluate(
     """Measure a trained model on a split, and write the figures into the run."""
     from imdb_transformer.evaluation import split as split_evaluation
 
-    _say(f"evaluating {path} on {split} ...")
+    print(f"evaluating {path} on {split} ...", file=sys.stderr)
     evaluation, written = split_evaluation.evaluate_split(path, split, data_dir=data_dir, source=source)
     print(
         evaluation.model_dump_json() if as_json else f"{display.evaluation(evaluation)}\nwritten to {written}"
@@ -203,48 +203,42 @@ def predict(
     if output is not None and input_file is None:
         raise ConfigError("--output goes with --input.")
     from imdb_transformer import run
+    from imdb_transformer.data.reviews import lines_of
     from imdb_transformer.inference.predict import CHUNK, Predictor
 
     path = run_path or run.newest_finished()
     if run_path is None:
         print(f"run: {path}", file=sys.stderr)
-    table = None
     if input_file is not None:
-        from imdb_transformer.inference import (
-            tables,  # pyarrow is not loaded for a review on the command line
-        )
-
-        table = tables.read_reviews(input_file, text_column)
-        if output is not None:
-            tables.check_output(output, table)
-    predictor = Predictor.load(path)
-    reviews: Any = _arguments(texts or []) if table is None else table.column(text_column).to_pylist()
-    typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
-    predictions = predictor(reviews, chunk=1 if typed else CHUNK)
-    if output is not None:
-        tables.write_predictions(table, predictions, output)
-        print(f"{len(reviews):,} predictions written to {output}", file=sys.stderr)
+        _predict_file(path, input_file, output, text_column, as_json=as_json)
         return
+    typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
+    reviews = lines_of(sys.stdin.buffer, "standard input") if texts == ["-"] else texts or []
+    predictions = Predictor.load(path)(reviews, chunk=1 if typed else CHUNK)
+    _show_predictions(predictions, as_json=as_json, flush=typed)
+
+
+def _predict_file(path: Path, input_file: Path, output: Path | None, column: str, *, as_json: bool) -> None:
+    from imdb_transformer.inference import tables  # with pyarrow, which a review as an argument does not need
+    from imdb_transformer.inference.predict import Predictor
+
+    table = tables.read_reviews(input_file, column)
+    if output is not None:
+        tables.check_output(output, table)
+    predictions = Predictor.load(path)(table.column(column).to_pylist())
+    if output is None:
+        _show_predictions(predictions, as_json=as_json, flush=False)
+        return
+    tables.write_predictions(table, predictions, output)
+    print(f"{table.num_rows:,} predictions written to {output}", file=sys.stderr)
+
+
+def _show_predictions(predictions: Iterable[Any], *, as_json: bool, flush: bool) -> None:
     with until_reader_leaves():
         for prediction in predictions:
-            line = json.dumps(prediction._asdict()) if as_json else display.prediction(prediction)
-            print(line, flush=typed)
-
-
-def _arguments(texts: list[str]) -> Iterator[str]:
-    """The reviews given as arguments; for a single `-`, the lines of standard input."""
-    from imdb_transformer.data.reviews import decode_lines
-
-    if texts != ["-"]:
-        yield from texts
-        return
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        yield decode_lines(line, "standard input", first=number)[0]
-
-
-def _say(what: str) -> None:
-    """Tells on stderr what takes a moment."""
-    print(what, file=sys.stderr)
+            print(
+                json.dumps(prediction._asdict()) if as_json else display.prediction(prediction), flush=flush
+            )
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imdb_transformer.data.sources import read_table
+from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predict import Predictor

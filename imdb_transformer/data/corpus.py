@@ -1,15 +1,12 @@
 """The stored corpus: what a source held, imported once, checked, and kept as one Parquet file a split.
 
 Rows are stored in the order of their text's hash, so that the same reviews give the same corpus from
-every source. The validation split is cut here, once: IMDB's is canonical (films that no training
-review is about, listed by hash in `imdb_validation.txt`), any other's is a share of each class.
+every source; what is held out is cut once, at import (`cut.py`).
 """
 
 import hashlib
 import os
 import re
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
-from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
+from imdb_transformer.data.cut import cut, text_hash
+from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
@@ -69,11 +67,6 @@ class Corpus(NamedTuple):
         """One hash of all splits, the same from every source and row order."""
         lines = [f"{name} {split.content_hash}\n" for name, split in sorted(self.manifest.splits.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def text_hash(text: str) -> str:
-    """SHA-256 of a review's UTF-8, in hex."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def content_hash(rows: Rows) -> str:
@@ -169,7 +162,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     reviews = sources.read(config)
     is_imdb = _check_imdb(reviews, config.source)
     statistics = measure(reviews)
-    splits = _cut(reviews, config, is_imdb=is_imdb)
+    splits = cut(reviews, config, is_imdb=is_imdb)
     with whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
@@ -201,64 +194,6 @@ def _check_imdb(reviews: Reviews, source: str) -> bool:
             f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own."
         )
     return matches.get("train", False)
-
-
-def _cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
-    """The splits to store, each in the order of its text hashes, with held-out texts left out elsewhere."""
-    splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
-    if len(splits) == 1:
-        splits["train"], splits["test"] = _take_share(splits["train"], config.test_fraction)
-    if is_imdb:
-        listed = imdb_validation_hashes()
-        chosen = [text_hash(text)[:16] in listed for text in splits["train"].texts]
-        splits["train"], splits["validation"] = _partition(splits["train"], chosen)
-    elif "validation" not in splits:
-        splits["train"], splits["validation"] = _take_share(splits["train"], config.validation_fraction)
-    if "unsupervised" in splits:
-        # Pretraining and tokenizer training read this split: what is held out must not stand in it.
-        held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
-        rows = splits["unsupervised"]
-        splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
-    for label, name in enumerate(reviews.classes):
-        if label not in splits["train"].labels:
-            raise DataError(
-                f"{config.source}: class {name!r} has too few reviews to train on and hold some out."
-            )
-    for name in ("validation", "test"):
-        if name in splits and not splits[name].texts:
-            raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")
-    return {name: splits[name] for name in SPLITS if name in splits}
-
-
-@cache
-def imdb_validation_hashes() -> frozenset[str]:
-    """First 16 hex digits of the text hash of each review in IMDB's validation split."""
-    text = resources.files("imdb_transformer.data").joinpath("imdb_validation.txt").read_text("ascii")
-    return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
-
-
-def _sorted(rows: Rows) -> Rows:
-    order = sorted(range(len(rows.texts)), key=lambda i: (text_hash(rows.texts[i]), rows.labels[i]))
-    return Rows([rows.texts[i] for i in order], [rows.labels[i] for i in order])
-
-
-def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
-    """(rest, share): a share of each class's texts, every copy of a text on the same side."""
-    chosen: set[str] = set()
-    for label in set(rows.labels):
-        texts = list(dict.fromkeys(text for text, own in zip(*rows, strict=True) if own == label))
-        chosen.update(
-            texts[: max(1, round(fraction * len(texts)))]
-        )  # texts come in the order of their hashes
-    return _partition(rows, [text in chosen for text in rows.texts])
-
-
-def _partition(rows: Rows, chosen: list[bool]) -> tuple[Rows, Rows]:
-    def pick(value: bool) -> Rows:
-        kept = [i for i, flag in enumerate(chosen) if flag is value]
-        return Rows([rows.texts[i] for i in kept], [rows.labels[i] for i in kept])
-
-    return pick(False), pick(True)
 
 
 def _store(rows: Rows, path: Path) -> StoredSplit:

@@ -1,10 +1,12 @@
 """Labelled reviews in memory, as every source gives them and the stored corpus takes them."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from imdb_transformer.errors import DataError
 
 SPLITS = ("train", "validation", "test", "unsupervised")
+SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
 UNLABELLED = -1
 
 # By split: texts, and the name of each one's class.
@@ -63,13 +65,10 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
         return (1, 0.0, name)
 
 
-def decode_lines(content: bytes, origin: str, *, first: int = 1) -> list[str]:
-    """The lines of UTF-8 text, without a last empty one. Raises DataError naming a line that is not UTF-8."""
-    lines = content.removesuffix(b"\n").split(b"\n")
-    texts = []
-    for number, line in enumerate(lines, first):
+def lines_of(stream: Iterable[bytes], origin: str) -> Iterator[str]:
+    """The lines of UTF-8 text, without their ends. Raises DataError naming a line that is not UTF-8."""
+    for number, line in enumerate(stream, 1):
         try:
-            texts.append(line.removesuffix(b"\r").decode("utf-8"))
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError:
             raise DataError(f"{origin}: line {number} is not UTF-8.") from None
-    return texts

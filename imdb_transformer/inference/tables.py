@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from imdb_transformer.data.reviews import decode_lines
-from imdb_transformer.data.sources import TABLE_SUFFIXES, is_table, read_table, text_values
+from imdb_transformer.data.reviews import lines_of
+from imdb_transformer.data.tables import TABLE_SUFFIXES, is_table, read_table, text_values
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
 from imdb_transformer.inference.predict import Prediction
@@ -26,7 +26,8 @@ def read_reviews(path: Path, column: str) -> pa.Table:
         raise ConfigError(f"--input {path}: its name should end in {', '.join(TABLE_SUFFIXES)} or .txt.")
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
-    return pa.table({column: decode_lines(path.read_bytes(), str(path))})
+    with path.open("rb") as file:
+        return pa.table({column: list(lines_of(file, str(path)))})
 
 
 def check_output(path: Path, table: pa.Table) -> None:

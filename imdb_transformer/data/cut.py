@@ -1,0 +1,76 @@
+"""Which reviews are held out: the validation split, and a test split where a source has none.
+
+IMDB's validation split is canonical: films that no training review is about, listed by hash in
+`imdb_validation.txt`. Any other corpus gives a share of each class.
+"""
+
+import hashlib
+from functools import cache
+from importlib import resources
+
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
+from imdb_transformer.errors import DataError
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of a review's UTF-8, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
+    """The splits to store, each in the order of its text hashes, with held-out texts left out elsewhere."""
+    splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
+    if len(splits) == 1:
+        splits["train"], splits["test"] = _take_share(splits["train"], config.test_fraction)
+    if is_imdb:
+        listed = imdb_validation_hashes()
+        chosen = [text_hash(text)[:16] in listed for text in splits["train"].texts]
+        splits["train"], splits["validation"] = _partition(splits["train"], chosen)
+    elif "validation" not in splits:
+        splits["train"], splits["validation"] = _take_share(splits["train"], config.validation_fraction)
+    if "unsupervised" in splits:
+        # Pretraining and tokenizer training read this split: what is held out must not stand in it.
+        held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
+        rows = splits["unsupervised"]
+        splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
+    for label, name in enumerate(reviews.classes):
+        if label not in splits["train"].labels:
+            raise DataError(
+                f"{config.source}: class {name!r} has too few reviews to train on and hold some out."
+            )
+    for name in ("validation", "test"):
+        if name in splits and not splits[name].texts:
+            raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")
+    return {name: splits[name] for name in SPLITS if name in splits}
+
+
+@cache
+def imdb_validation_hashes() -> frozenset[str]:
+    """First 16 hex digits of the text hash of each review in IMDB's validation split."""
+    text = resources.files("imdb_transformer.data").joinpath("imdb_validation.txt").read_text("ascii")
+    return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
+
+
+def _sorted(rows: Rows) -> Rows:
+    order = sorted(range(len(rows.texts)), key=lambda i: (text_hash(rows.texts[i]), rows.labels[i]))
+    return Rows([rows.texts[i] for i in order], [rows.labels[i] for i in order])
+
+
+def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
+    """(rest, share): a share of each class's texts, every copy of a text on the same side."""
+    chosen: set[str] = set()
+    for label in set(rows.labels):
+        texts = list(dict.fromkeys(text for text, own in zip(*rows, strict=True) if own == label))
+        chosen.update(
+            texts[: max(1, round(fraction * len(texts)))]
+        )  # texts come in the order of their hashes
+    return _partition(rows, [text in chosen for text in rows.texts])
+
+
+def _partition(rows: Rows, chosen: list[bool]) -> tuple[Rows, Rows]:
+    def pick(value: bool) -> Rows:
+        kept = [i for i, flag in enumerate(chosen) if flag is value]
+        return Rows([rows.texts[i] for i in kept], [rows.labels[i] for i in kept])
+
+    return pick(False), pick(True)
