@@ -51,7 +51,7 @@ def download(
 
     data = {"source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column}
     config = config_file.parse({"data": data}, origin="command line").data
-    stored, was_there = corpus.ensure(config)
+    stored, was_there = corpus.ensure(config, complete=True)
     if as_json:
         place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
         print(json.dumps(place | stored.manifest.model_dump(mode="json")))

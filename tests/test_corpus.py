@@ -79,6 +79,16 @@ def test_stored_corpus_is_used_when_the_source_is_gone(tmp_path: Path) -> None:
     assert corpus.ensure(config(path, tmp_path)) == (first, True)
 
 
+def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_need_it(
+    tmp_path: Path, source: Path
+) -> None:
+    stored, _ = corpus.ensure(config(source, tmp_path))
+    corpus.split_path(stored, "test").unlink()
+    assert corpus.ensure(config(source, tmp_path)) == (stored, True)
+    assert corpus.ensure(config(source, tmp_path), complete=True) == (stored, False)
+    assert corpus.split_path(stored, "test").exists()
+
+
 @pytest.mark.parametrize("name", ["train.parquet", "test.parquet", "manifest.json"])
 def test_damaged_corpus_is_refused_by_file_name(tmp_path: Path, source: Path, name: str) -> None:
     stored, _ = corpus.ensure(config(source, tmp_path))

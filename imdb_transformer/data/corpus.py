@@ -75,17 +75,19 @@ def content_hash(rows: Rows) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def ensure(config: DataConfig) -> tuple[Corpus, bool]:
+def ensure(config: DataConfig, *, complete: bool = False) -> tuple[Corpus, bool]:
     """The stored corpus of a source, imported first where it is not there; and whether it was there.
 
-    A stored corpus is verified by hash. It is imported again where a local source has changed since.
+    A stored corpus is verified by hash. It is imported again where a local source has changed since, and,
+    if it has to be `complete`, where a split's file is gone (training needs no test split).
     """
     folder = corpus_folder(config)
     recover_folder(folder)
     if (folder / MANIFEST).exists():
         corpus = open_stored(folder)
         unchanged = _fingerprint(config) in (corpus.manifest.fingerprint, "")
-        if unchanged and corpus.manifest.format == FORMAT:
+        present = not complete or all(split_path(corpus, name).exists() for name in corpus.manifest.splits)
+        if unchanged and present and corpus.manifest.format == FORMAT:
             verify(corpus)
             return corpus, True
     return _import(config, folder), False
