@@ -2,13 +2,13 @@
 
     python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 120] [--json]
 
-A step is forward, backward, clipping and optimiser. Contestants take turns on each batch, each in a process
-of its own as a user would run it: the package's model as configured; the same with full attention;
-`torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
+A step is forward, backward, clipping and optimiser. Contestants take turns, a round over the batches each,
+in processes of their own as a user would run them: the package's model as configured; the same with full
+attention; `torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
 BertForSequenceClassification of the same dimensions (where it is installed, by the extra `bench`). The
 latter two run as their manuals say: bf16 autocast, fused AdamW.
 Prints medians of tokens/s (padding not counted) over all rounds after one of warm-up, ratios as medians of
-the rounds' ratios, and the share of the measured peak of a large bf16 matrix product.
+the steps' ratios, and the share of the peak, which is a large bf16 matrix product in the same round.
 """
 
 import argparse
@@ -19,8 +19,10 @@ import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -35,6 +37,7 @@ from imdb_transformer.training.step import make_learner, make_model, train_step
 
 NUM_BATCHES = 12
 Step = Callable[[Batch], None]
+Arrays = tuple[NDArray[Any], ...]
 
 
 class TorchClassifier(nn.Module):
@@ -113,27 +116,29 @@ CONTESTANTS = {
 }  # fmt: skip
 
 
-def contest(name: str, config: Config, chosen: Hardware, vocab_size: int, turns: Connection) -> None:
-    """A contestant's process: for each batch that comes, the seconds of a step go back."""
+def contest(
+    name: str, arrays: list[Arrays], config: Config, chosen: Hardware, vocab_size: int, turns: Connection
+) -> None:
+    """A contestant's process: for each turn, the seconds of a step on each batch go back."""
     if name.startswith("ours"):
         hardware.choose(config.train)  # what the package does at the start of a training
     step = CONTESTANTS[name](config, chosen, vocab_size)
-    for arrays in iter(turns.recv, None):
-        batch = Batch(*map(torch.from_numpy, arrays))
-        began = time.perf_counter()
-        step(batch)
-        turns.send(time.perf_counter() - began)
+    batches = [Batch(*map(torch.from_numpy, each)) for each in arrays]
+    while turns.recv():
+        seconds = []
+        for batch in batches:
+            began = time.perf_counter()
+            step(batch)
+            seconds.append(time.perf_counter() - began)
+        turns.send(seconds)
 
 
 def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
     """FLOP/s of one large square matrix product."""
-    a = torch.randn(size, size).to(dtype)
-    timings = []
-    for _ in range(4):
-        began = time.perf_counter()
-        a @ a
-        timings.append(time.perf_counter() - began)
-    return 2 * size**3 / min(timings)
+    a = torch.ones(size, size, dtype=dtype)
+    began = time.perf_counter()
+    a @ a
+    return 2 * size**3 / (time.perf_counter() - began)
 
 
 def flops_of(step: Step, batch: Batch) -> int:
@@ -161,55 +166,62 @@ def main() -> None:
     ]
     step = our_step(config, chosen, vocab_size)
     flops = [flops_of(step, batch) for batch in batches]
-    peaks = {"bf16": peak_flops(torch.bfloat16), "fp32": peak_flops(torch.float32)}
     names = [name for name in CONTESTANTS if name != "transformers" or importlib.util.find_spec(name)]
-    seconds = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
+    seconds, peaks = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
     turns = len(seconds["ours"])
     tokens = [int(batch.mask.sum()) for batch in batches]
     speeds = {name: [tokens[i % len(tokens)] / seconds[name][i] for i in range(turns)] for name in names}
-    shares = [flops[i % len(flops)] / seconds["ours"][i] for i in range(turns)]
+    peak = peaks[torch.bfloat16 if chosen.dtype == torch.bfloat16 else torch.float32]
+    shares = [flops[i % len(flops)] / seconds["ours"][i] / peak[i // len(flops)] for i in range(turns)]
     report(speeds, shares, peaks, config, chosen, as_json=arguments.json)
 
 
 def take_turns(
     names: list[str], batches: list[Batch], config: Config, chosen: Hardware, vocab_size: int, bound: float
-) -> dict[str, list[float]]:
-    """Seconds of each step by contestant, in rounds over the batches; the first round warms up."""
+) -> tuple[dict[str, list[float]], dict[torch.dtype, list[float]]]:
+    """Seconds of each step by contestant, and the peak's FLOP/s by round; the first round warms up."""
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
+    arrays = [tuple(tensor.numpy() for tensor in batch) for batch in batches]
     for name in names:
         ends[name], other = context.Pipe()
-        context.Process(target=contest, args=(name, config, chosen, vocab_size, other), daemon=True).start()
+        context.Process(
+            target=contest, args=(name, arrays, config, chosen, vocab_size, other), daemon=True
+        ).start()
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    peaks: dict[torch.dtype, list[float]] = {torch.bfloat16: [], torch.float32: []}
     deadline = time.perf_counter() + bound
     rounds = 0
     while rounds < 2 or time.perf_counter() < deadline:
-        for batch in batches:
-            for name, end in ends.items():
-                end.send([tensor.numpy() for tensor in batch])
-                taken = end.recv()
-                if rounds:
-                    seconds[name].append(taken)
+        for name, end in ends.items():
+            end.send(True)
+            taken = end.recv()
+            if rounds:
+                seconds[name] += taken
+        for dtype, flops in peaks.items():
+            product = peak_flops(dtype)
+            if rounds:
+                flops.append(product)
         rounds += 1
     for end in ends.values():
-        end.send(None)
-    return seconds
+        end.send(False)
+    return seconds, peaks
 
 
 def report(
     speeds: dict[str, list[float]],
     shares: list[float],
-    peaks: dict[str, float],
+    peaks: dict[torch.dtype, list[float]],
     config: Config,
     chosen: Hardware,
     *,
     as_json: bool,
 ) -> None:
-    peak = peaks["bf16"] if chosen.dtype == torch.bfloat16 else peaks["fp32"]
     result: dict[str, object] = {
         "date": time.strftime("%Y-%m-%d"), "hardware": chosen.describe(), "torch": torch.__version__,
-        "n": len(shares), "share_of_peak": round(statistics.median(shares) / peak, 3),
-        **{f"peak_{name}_gflops": round(value / 1e9) for name, value in peaks.items()},
+        "n": len(shares), "share_of_peak": round(statistics.median(shares), 3),
+        "peak_bf16_gflops": round(statistics.median(peaks[torch.bfloat16]) / 1e9),
+        "peak_fp32_gflops": round(statistics.median(peaks[torch.float32]) / 1e9),
         **{f"tokens_per_second_{name}": round(statistics.median(values)) for name, values in speeds.items()},
     }  # fmt: skip
     for other in ("torch", "transformers"):

@@ -101,6 +101,11 @@ def test_attention_equals_one_head_at_a_time(attention: str) -> None:
     ours = layer(x, attention_bias(mask, radius, x.dtype), None)
     slow = one_head_at_a_time(layer, x, mask, radius or None)
     torch.testing.assert_close(ours[mask], slow[mask], atol=1e-5, rtol=1e-5)
+    weight = layer.project_in.weight
+    towards = torch.randn(ours[mask].shape)
+    (ours_gradient,) = torch.autograd.grad((ours[mask] * towards).sum(), weight)
+    (slow_gradient,) = torch.autograd.grad((slow[mask] * towards).sum(), weight)
+    torch.testing.assert_close(ours_gradient, slow_gradient, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16])

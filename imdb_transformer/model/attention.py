@@ -1,10 +1,12 @@
 """Multi-head self-attention: full, or restricted to a neighbourhood at a cost linear in length.
 
-Shapes: B batch, L length, H heads, K head width, D model width; N blocks of r positions, L = N r (full
-attention: one block of r = L).
+Shapes: B batch, L length, H heads, K head width, D model width; N groups of S queries, each with the T keys
+that it may see. Full attention: a review is a group, S = T = L. Windowed with radius r: the batch's reviews,
+laid end to end, are cut into groups of S = 2r queries, and T = 4r.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,56 +31,80 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
         """(B, L, D) -> (B, L, D). `bias` is what `attention_bias` gives for the batch's mask."""
-        length = x.shape[1]
-        # Full attention is one block without neighbours.
-        block = bias.shape[-2] if self.windowed else length
-        qkv = _blocks(self.project_in(x), block)  # (B, N, r, 3HK)
-        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_width))
-        qkv = qkv.permute(3, 0, 1, 4, 2, 5).contiguous()  # one copy for all three
-        qk, v = qkv.split((2, 1))  # (2, B, N, H, r, K), (1, B, N, H, r, K)
+        qkv = self.project_in(x).unflatten(-1, (3, self.num_heads, self.head_width))
+        q, k, v = qkv.permute(2, 3, 0, 1, 4).contiguous().unbind()  # (H, B, L, K) each, copied once
         if rotation is not None:
-            qk = rotate(qk, rotation)
-        q, k, v = qk[0] * (1 / math.sqrt(self.head_width)), qk[1], v[0]
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        q = q * (1 / math.sqrt(self.head_width))
         if self.windowed:
-            k, v = _with_neighbours(k), _with_neighbours(v)  # (B, N, H, 3r, K)
+            num_groups, size, _ = bias.shape
+            q, k, v = (_laid_end_to_end(heads, num_groups * size) for heads in (q, k, v))
+            q = q.unflatten(1, (num_groups, size))
+            k, v = _windows(k, size), _windows(v, size)
         # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
         # slower in the backward pass (README, "Speed").
-        weights = torch.softmax(q @ k.transpose(-1, -2) + bias, dim=-1)
-        heads = F.dropout(weights, self.dropout, self.training) @ v  # (B, N, H, r, K)
-        heads = heads.transpose(2, 3).flatten(3).flatten(1, 2)[:, :length]  # (B, L, HK)
-        return self.project_out(heads)
+        weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, N, S, T)
+        heads = F.dropout(weights, self.dropout, self.training) @ v  # (H, N, S, K)
+        heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
+        return self.project_out(heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2]))
 
 
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
-    """What to add to attention scores so that no weight falls on padding or beyond the neighbourhood.
+    """(N, S, T): what to add to scores so that no weight falls on padding or beyond the neighbourhood.
 
-    `mask` (B, L) is true on tokens. Windowed: (B, N, 1, r, 3r); each block of r queries sees its own block
-    and both neighbours, less what is further than r away. Full (radius 0): (B, 1, 1, 1, L). Made once a
-    batch, for all layers.
+    `mask` (B, L) is true on tokens. Full attention (radius 0): (B, 1, L). Made once a batch, for all layers.
     """
     # Finite, so that a query with nothing to see (padding far from any token) gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2
     if not radius:
-        allowed = mask[:, None, None, None, :]
+        allowed = mask[:, None]
     else:
-        keys = _with_neighbours(_blocks(mask[..., None], radius)).squeeze(-1)  # (B, N, 3r)
-        query = torch.arange(radius, device=mask.device)[:, None] + radius
-        key = torch.arange(3 * radius, device=mask.device)
-        allowed = (keys[:, :, None, :] & ((query - key).abs() <= radius))[:, :, None]
+        # Each position's review, numbered from 1; 0 for padding, which no token sees.
+        review = torch.arange(1, len(mask) + 1, device=mask.device)[:, None]
+        review = F.pad((review * mask).flatten(), (radius, radius + -mask.numel() % (2 * radius)))
+        keys = review.unfold(0, 4 * radius, 2 * radius)  # (N, 4r)
+        queries = keys[:, radius:-radius, None]  # (N, 2r, 1)
+        position = torch.arange(4 * radius, device=mask.device)
+        near = (position[radius:-radius, None] - position).abs() <= radius
+        allowed = (queries == keys[:, None]) & near
     return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, never)
 
 
-def _blocks(x: Tensor, size: int) -> Tensor:
-    """(B, L, C) -> (B, N, size, C), zeros after the end."""
-    missing = -x.shape[1] % size
-    if missing:
-        x = F.pad(x, (0, 0, 0, missing))
-    return x.unflatten(1, (-1, size))
+def _laid_end_to_end(heads: Tensor, length: int) -> Tensor:
+    """(H, B, L, K) -> (H, length, K), zeros after the last review."""
+    flat = heads.flatten(1, 2)
+    return F.pad(flat, (0, 0, 0, length - flat.shape[1])) if length > flat.shape[1] else flat
 
 
-def _with_neighbours(blocks: Tensor) -> Tensor:
-    """(B, N, ..., r, C) -> (B, N, ..., 3r, C): each block between the one before and the one after it."""
-    nothing = torch.zeros_like(blocks[:, :1])
-    before = torch.cat([nothing, blocks[:, :-1]], dim=1)
-    after = torch.cat([blocks[:, 1:], nothing], dim=1)
-    return torch.cat([before, blocks, after], dim=-2)
+def _windows(x: Tensor, size: int) -> Tensor:
+    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 of each neighbour around it.
+
+    Beyond the ends stands what the attention bias masks: zeros, or another head.
+    """
+    windows: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
+    return windows
+
+
+class _Windows(torch.autograd.Function):
+    """What `unfold` does, with a backward pass that is one sum."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor, size: int) -> Tensor:
+        heads, length, width = x.shape
+        radius = size // 2
+        padded = F.pad(x.reshape(-1, width), (0, 0, radius, radius))
+        shape = (heads, length // size, 2 * size, width)
+        strides = (length * width, size * width, width, 1)
+        return padded.as_strided(shape, strides).contiguous()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        heads, groups, double, width = gradient.shape
+        size, radius = double // 2, double // 4
+        # Counted from the padding before the first position, window i covers the pieces i and i + 1 of S.
+        first, second = gradient.reshape(-1, 2, size, width).unbind(1)
+        pieces = gradient.new_empty(heads * groups + 1, size, width)
+        pieces[0], pieces[-1] = first[0], second[-1]
+        torch.add(first[1:], second[:-1], out=pieces[1:-1])
+        inner = pieces.flatten(0, 1)[radius:-radius]
+        return inner.view(heads, groups * size, width), None

@@ -84,7 +84,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        return self.contract(self.dropout(self.activation(self.expand(x))))
+        # As (BL, D), so that ReLU in place is not in place on a view, which autograd pays for with copies.
+        hidden = self.activation(self.expand(x.flatten(0, 1))).unflatten(0, x.shape[:2])
+        return self.contract(self.dropout(hidden))
 
 
 class Encoder(nn.Module):
@@ -105,9 +107,7 @@ class Encoder(nn.Module):
         bias = attention_bias(mask, radius, dtype)
         turns = None
         if self.config.positions == "rotary":
-            size = radius or ids.shape[1]
-            padded = -(-ids.shape[1] // size) * size
-            turns = rotation(padded, self.config.head_width, ids.device, dtype).unflatten(1, (-1, 1, size))
+            turns = rotation(ids.shape[1], self.config.head_width, ids.device, dtype)
         for block in self.blocks:
             x = block(x, bias, turns)
         return x if self.final_norm is None else self.final_norm(x)
