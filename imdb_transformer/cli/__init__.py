@@ -1,0 +1,21 @@
+"""The commands: each parses, calls plain functions, and prints. Nothing outside this room prints or exits.
+
+Results go to stdout, progress to stderr. Everything heavy is imported inside the commands, so that
+`imdb-tx --help` answers at once.
+"""
+
+import io
+import sys
+
+from imdb_transformer.cli import corpus, training, use  # noqa: F401  (importing adds the commands)
+from imdb_transformer.cli.options import app
+from imdb_transformer.exits import exiting
+
+
+def main() -> None:
+    """The console script: runs a command, and turns what can go wrong into a sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an old terminal shows an emoji's number
+            stream.reconfigure(errors="backslashreplace")
+    with exiting():
+        app()

@@ -1,0 +1,24 @@
+"""The program, and the options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="imdb-tx",
+    help="Train an encoder-only transformer with a max-pool head, from scratch, on IMDB or your own reviews.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DEFAULT_CONFIG = "demo.toml"
+ConfigOption = Annotated[
+    str, typer.Option("--config", "-c", help="A config file, or the name of a shipped one (base.toml).")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a key: section.key=value. Repeatable.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
