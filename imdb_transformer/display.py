@@ -7,7 +7,8 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.tokenized import TokenizedCorpus
-    from imdb_transformer.evaluation.evaluate import Evaluation
+    from imdb_transformer.evaluation.baseline import Baseline
+    from imdb_transformer.evaluation.evaluate import Evaluation, Score
     from imdb_transformer.inference.predict import Prediction
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import TrainingResult, Update
@@ -136,14 +137,25 @@ def validation(update: "Update") -> str:
 
 def result(ended: "TrainingResult") -> str:
     """The last lines of a training: where it is, how good it is, and what to type next."""
-    found = ended.validation
-    figures = "no validation split" if found is None else (
-        f"validation accuracy {100 * found.accuracy:.2f}%, loss {found.loss:.4f}, at step {ended.best_step:,}"
-    )  # fmt: skip
     return (
-        f"{ended.run}: {figures}; {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s\n"
+        f"{ended.run}: {_figures(ended.validation)}, at step {ended.best_step:,}; "
+        f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s\n"
         f"next: imdb-tx eval {ended.run}"
     )
+
+
+def baseline(made: "Baseline") -> str:
+    """What `imdb-tx baseline` fitted, and what to type next."""
+    return (
+        f"{made.run}: {made.kind}, {made.num_ngrams:,} n-grams; {_figures(made.validation)}\n"
+        f"next: imdb-tx eval {made.run}"
+    )
+
+
+def _figures(found: "Score | None") -> str:
+    if found is None:
+        return "no validation split"
+    return f"validation accuracy {100 * found.accuracy:.2f}%, loss {found.loss:.4f}"
 
 
 def evaluation(found: "Evaluation") -> str:

@@ -1,7 +1,7 @@
 """A run directory: everything that one training made, complete enough to predict on another machine.
 
 config.toml        the whole resolved config
-tokenizer.json     text to ids
+tokenizer.json     text to ids (a linear model: ngrams.txt)
 run.json           what it is and how far it came (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object a step and a validation
@@ -16,13 +16,12 @@ import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
-from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.files import current_folder, whole_folder, write_whole
 
@@ -35,6 +34,7 @@ class RunInfo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: Literal["encoder", "tfidf", "nb"] = "encoder"
     status: Literal["running", "interrupted", "diverged", "finished"]
     started: str
     ended: str = ""
@@ -42,6 +42,21 @@ class RunInfo(BaseModel):
     vocab_size: int
     corpus_hash: str
     tokenizer_hash: str
+
+
+class Vocabulary(Protocol):
+    """What turns text into what a model counts or embeds: our tokenizer, or a linear model's n-grams."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below it."""
+
+    @property
+    def content_hash(self) -> str:
+        """Differs whenever some text may become other ids."""
+
+    def save(self, folder: Path) -> None:
+        """Writes it into a run's folder."""
 
 
 class Run(NamedTuple):
@@ -84,7 +99,8 @@ def create(
     folder: Path,
     config: Config,
     *,
-    tokenizer: Tokenizer,
+    kind: Literal["encoder", "tfidf", "nb"] = "encoder",
+    vocabulary: Vocabulary,
     classes: tuple[str, ...],
     corpus_hash: str,
     hardware: str,
@@ -92,18 +108,19 @@ def create(
     """A new run directory, there whole or not at all. Raises RunError where the folder holds something."""
     check_free(folder)
     info = RunInfo(
+        kind=kind,
         status="running",
         started=_now(),
         classes=classes,
-        vocab_size=tokenizer.vocab_size,
+        vocab_size=vocabulary.vocab_size,
         corpus_hash=corpus_hash,
-        tokenizer_hash=tokenizer.content_hash,
+        tokenizer_hash=vocabulary.content_hash,
     )
     with whole_folder(folder) as temporary:
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
         (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
         (temporary / INFO).write_text(info.model_dump_json(indent=1))
-        tokenizer.save(temporary)
+        vocabulary.save(temporary)
         (temporary / "checkpoints").mkdir()
     return Run(folder, config, info)
 

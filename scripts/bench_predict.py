@@ -38,7 +38,7 @@ def pipeline_of(predictor: Predictor, path: Path) -> Predict | None:
     config = run.open_run(path).config
     c = config.model
     bert = BertConfig(
-        vocab_size=predictor.tokenizer.vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
+        vocab_size=predictor.model.tokenizer.vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
         num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
         max_position_embeddings=config.tokenizer.max_length,
     )  # fmt: skip
@@ -107,7 +107,7 @@ def main() -> None:
         start += PART
     result: dict[str, object] = {
         "date": time.strftime("%Y-%m-%d"),
-        "hardware": predictor.hardware.describe(),
+        "hardware": predictor.model.hardware.describe(),
         "n": len(speeds["ours"]),
         "reviews_per_second": round(statistics.median(speeds["ours"])),
         **{
@@ -115,7 +115,7 @@ def main() -> None:
             for name, values in speeds.items()
             if name != "ours"
         },
-        "tokenize_seconds": round(seconds_of(lambda: predictor.tokenizer.encode(test)), 2),
+        "tokenize_seconds": round(seconds_of(lambda: predictor.model.tokenizer.encode(test)), 2),
         "cold_seconds": round(
             cold_seconds(
                 [

@@ -10,6 +10,7 @@ from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.evaluate import evaluate, score
 from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference import forward
+from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
 from tests.conftest import write_jsonl
 
@@ -59,11 +60,12 @@ def test_three_classes_have_figures_too() -> None:
 
 
 def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
-    predictor = Predictor.load(trained)
-    reviews = predictor.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
-    hardware = predictor.hardware._replace(dtype=forward.torch.float32)
-    options = {"hardware": hardware, "multiple": predictor.multiple}
-    one, many = (forward.logits_of(predictor.model, reviews, batch_tokens=n, **options) for n in (1, 4096))
+    model = Predictor.load(trained).model
+    assert isinstance(model, EncoderModel)
+    reviews = model.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
+    hardware = model.hardware._replace(dtype=forward.torch.float32)
+    options = {"hardware": hardware, "multiple": model.multiple}
+    one, many = (forward.logits_of(model.classifier, reviews, batch_tokens=n, **options) for n in (1, 4096))
     np.testing.assert_allclose(one, many, atol=1e-5)
 
 

@@ -1,16 +1,18 @@
-"""`train`: a config becomes a run."""
+"""`train` and `baseline`: a config becomes a run."""
 
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from imdb_transformer import display
-from imdb_transformer.cli.options import DEFAULT_CONFIG, JsonOption, SetOption, app
+from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
 from imdb_transformer.errors import ConfigError
+
+BaselineKind = Literal["nb", "tfidf"]
 
 
 @app.command()
@@ -90,3 +92,24 @@ def _train(begin: Callable[[], Any], splits: Any, hardware: Any, *, as_json: boo
                 bar.write(display.validation(update), file=sys.stderr)
     result = loop.result_of(opened)
     print(json.dumps(result.model_dump()) if as_json else display.result(result))
+
+
+@app.command()
+def baseline(
+    config: ConfigOption = "base.toml",
+    overrides: SetOption = None,
+    kind: Annotated[BaselineKind, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a linear model on the same reviews: the number to beat."""
+    from imdb_transformer import config_file, run
+    from imdb_transformer.evaluation.baseline import make_baseline
+
+    resolved = config_file.load(config, overrides or ())
+    folder = run_dir or run.new_folder(f"baseline-{kind}")
+    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
+    made = make_baseline(folder, resolved, kind)
+    print(made.model_dump_json() if as_json else display.baseline(made))

@@ -36,14 +36,20 @@ def encode(
     """The named splits of a corpus encoded with a given tokenizer."""
     encoded = {}
     for split in splits:
-        members = ("train", "validation") if split == "train" and not config.validation else (split,)
         encoded[split] = encode_split(
-            lambda members=members: _read(corpus, members),  # type: ignore[misc]
-            _content_hash(corpus, members),
+            lambda split=split: rows_of(config, corpus, split),  # type: ignore[misc]
+            _content_hash(corpus, _members(config, split)),
             tokenizer,
             Path(config.data_dir) / "encoded",
         )
     return encoded
+
+
+def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
+    """The reviews of a split; train includes validation where the config holds none out."""
+    members = _members(config, split)
+    _content_hash(corpus, members)  # says which splits there are, where one is missing
+    return _read(corpus, members)
 
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:
@@ -66,6 +72,10 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
         return Tokenizer.load(folder, config.tokenizer)
     except RunError as error:
         raise DataError(f"{folder}: {error} Delete the folder to train the tokenizer anew.") from None
+
+
+def _members(config: DataConfig, split: str) -> tuple[str, ...]:
+    return ("train", "validation") if split == "train" and not config.validation else (split,)
 
 
 def _read(corpus: Corpus, members: Iterable[str]) -> Rows:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from imdb_transformer import run
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import ConfigError, DataError
@@ -33,10 +35,12 @@ def evaluate_split(
             f"The classes of {config.source} are {', '.join(stored.manifest.classes)}; "
             f"those of {opened.folder} are {', '.join(opened.info.classes)}."
         )
-    encoded = tokenized.encode(config, stored, predictor.tokenizer, [split])[split]
-    logits = predictor.logits([encoded.review(i) for i in range(len(encoded.labels))])
-    checkpoint = f"{folder.name} (step {predictor.step})"
-    found = evaluate(logits, encoded.labels, split=split, checkpoint=checkpoint, classes=opened.info.classes)
+    rows = tokenized.rows_of(config, stored, split)
+    logits = predictor.model.logits(rows.texts)
+    checkpoint = f"{folder.name} (step {predictor.model.step})"
+    found = evaluate(
+        logits, np.array(rows.labels), split=split, checkpoint=checkpoint, classes=opened.info.classes
+    )
     name = f"{folder.name}-{split}" if source is None else f"{folder.name}-{split}-{stored.folder.name}"
     written = opened.folder / "evaluation" / f"{name}.json"
     written.parent.mkdir(exist_ok=True)

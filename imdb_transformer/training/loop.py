@@ -75,7 +75,7 @@ def start(folder: Path, config: Config, data: TokenizedCorpus, hardware: Hardwar
     return run.create(
         folder,
         config,
-        tokenizer=data.tokenizer,
+        vocabulary=data.tokenizer,
         classes=data.corpus.manifest.classes,
         corpus_hash=data.corpus.content_hash,
         hardware=hardware.describe(),

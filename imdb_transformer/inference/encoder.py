@@ -1,0 +1,46 @@
+"""A run's tokenizer and encoder: texts to logits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imdb_transformer import checkpoint, hardware, run
+from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
+from imdb_transformer.errors import RunError
+from imdb_transformer.inference.forward import length_multiple, logits_of
+from imdb_transformer.model.classifier import Classifier
+
+BATCH_TOKENS = 16_384
+
+
+class EncoderModel:
+    """The weights of a checkpoint beside the tokenizer of its run."""
+
+    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
+        """From a run and one of its checkpoints' folders. Raises RunError where they do not fit."""
+        self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
+        self.multiple = length_multiple(source.config.model)
+        self.tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
+        if self.tokenizer.content_hash != source.info.tokenizer_hash:
+            raise RunError(
+                f"{source.folder / FILE_NAME} is not the tokenizer that this run was trained with."
+            )
+        meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
+        self.step = meta.step
+        num_classes = len(source.info.classes)
+        self.classifier = Classifier(
+            source.config.model, vocab_size=source.info.vocab_size, num_classes=num_classes
+        )
+        checkpoint.load_weights(
+            self.classifier, checkpoint.load_tensors(folder, checkpoint.MODEL, meta), origin=folder
+        )
+        self.classifier.to(self.hardware.device).eval()
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) logits of texts, one at least."""
+        return logits_of(
+            self.classifier, self.tokenizer.encode(texts),
+            hardware=self.hardware, batch_tokens=BATCH_TOKENS, multiple=self.multiple,
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""A linear model over n-grams of words: texts to logits. `evaluation/baseline.py` fits it.
+
+Shapes: N texts, F n-grams, C classes, or 1 for the second of two.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imdb_transformer import checkpoint, run
+from imdb_transformer.errors import RunError
+from imdb_transformer.files import write_whole
+
+Kind = Literal["tfidf", "nb"]
+
+FILE_NAME = "ngrams.txt"
+ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
+# Words and runs of punctuation, as in our tokenizer: "!!" says something.
+WORDS = r"\w+|[^\w\s]+"
+
+
+class Ngrams(NamedTuple):
+    """The n-grams that a model weighs, in the order of its weights; in a run, a file with one a line."""
+
+    names: list[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The n-grams of a run. Raises RunError."""
+        path = folder / FILE_NAME
+        try:
+            return cls(path.read_text(encoding="utf-8").split("\n"))
+        except (OSError, UnicodeDecodeError):
+            raise RunError(f"{path} is missing or damaged.") from None
+
+    @property
+    def vocab_size(self) -> int:
+        """F."""
+        return len(self.names)
+
+    @property
+    def content_hash(self) -> str:
+        """Differs whenever some text may have other features."""
+        return hashlib.sha256("\n".join(self.names).encode()).hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Writes `ngrams.txt` into `folder`."""
+        write_whole(folder / FILE_NAME, "\n".join(self.names).encode())
+
+
+class LinearModel(NamedTuple):
+    """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each."""
+
+    kind: Kind
+    ngrams: Ngrams
+    scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
+    weights: NDArray[np.float32]  # (C or 1, F)
+    intercept: NDArray[np.float32]  # (C or 1,)
+    step: int = 0
+
+    @classmethod
+    def load(cls, source: run.Run, folder: Path) -> Self:
+        """From a run and its checkpoint's folder. Raises RunError where they do not fit or are damaged."""
+        assert source.info.kind != "encoder"
+        ngrams = Ngrams.load(source.folder)
+        meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
+        tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+        size = (ngrams.vocab_size,)
+        rows = 1 if len(source.info.classes) == 2 else len(source.info.classes)
+        shapes = {"scale": size, "weights": (rows, *size), "intercept": (rows,)}
+        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+            raise RunError(f"{folder} is of another model than {source.folder}.")
+        scale, weights, intercept = (tensors[name].numpy() for name in ("scale", "weights", "intercept"))
+        return cls(source.info.kind, ngrams, scale, weights, intercept)
+
+    def save(self, source: run.Run, folder: Path) -> None:
+        """Writes scale, weights and intercept into a checkpoint's folder."""
+        arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
+        checkpoint.save(
+            folder, step=0, counters={}, tokenizer_hash=source.info.tokenizer_hash,
+            model={name: torch.from_numpy(array) for name, array in arrays.items()},
+        )  # fmt: skip
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) logits of texts, one at least."""
+        counts = vectorizer(self.kind, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
+        scores = np.asarray(
+            weighted(self.kind, counts.transform(texts), self.scale) @ self.weights.T + self.intercept,
+            dtype=np.float32,
+        )
+        return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
+
+
+def vectorizer(kind: Kind, **options: Any) -> Any:
+    """Scikit-learn's counter of the n-grams of a kind."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return CountVectorizer(
+        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[kind], binary=kind == "nb",
+        dtype=np.float32, **options,
+    )  # fmt: skip
+
+
+def weighted(kind: Kind, counts: Any, scale: NDArray[np.float32]) -> Any:
+    """(N, F) counts, sparse, as the features of a kind."""
+    if kind == "nb":
+        return counts
+    from sklearn.preprocessing import normalize
+
+    counts.data = 1 + np.log(counts.data)
+    return normalize(counts.multiply(scale).tocsr())
+
+
+def _cleaned(text: str) -> str:
+    return re.sub(r"<br\s*/?>", " ", text.lower())

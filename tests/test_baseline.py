@@ -1,0 +1,87 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imdb_transformer import run
+from imdb_transformer.config import Config
+from imdb_transformer.data.corpus import ensure
+from imdb_transformer.data.tokenized import rows_of
+from imdb_transformer.errors import RunError
+from imdb_transformer.evaluation.baseline import fit, log_count_ratio, make_baseline
+from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.inference.linear import WORDS, Kind, vectorizer, weighted
+from imdb_transformer.inference.predict import Predictor
+from tests.conftest import imdb_tx
+
+KINDS: tuple[Kind, ...] = ("nb", "tfidf")
+TEXTS = ["a good good film", "a bad film", "good , good", "bad , bad", "a dull film", "a dull thing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_baseline_is_a_run_that_eval_and_predict_take(
+    kind: Kind, config_path: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / kind
+    made = json.loads(
+        imdb_tx("baseline", "--config", config_path, "--kind", kind, "--run-dir", folder, "--json").stdout
+    )
+    assert made["run"] == str(folder)
+    again, written = evaluate_split(folder, "validation")
+    assert again.accuracy == pytest.approx(made["validation"]["accuracy"])
+    assert written.exists()
+    test, _ = evaluate_split(folder, "test")
+    assert test.accuracy_low > 0.5  # on reviews that it has not seen, better than guessing
+    predicted = imdb_tx("predict", "--run", folder, "an awful, boring film", "", "\0 😀")
+    assert len(predicted.stdout.splitlines()) == 3
+    assert run.newest_finished(tmp_path / "runs") == folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
+    kind: Kind, tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = tiny()
+    make_baseline(tmp_path / "run", config, kind)
+    loaded = Predictor.load(tmp_path / "run").model
+    stored, _ = ensure(config.data)
+    rows = rows_of(config.data, stored, "train")
+    fitted = fit(kind, rows.texts, np.array(rows.labels), num_classes=2)
+    np.testing.assert_array_equal(loaded.logits(TEXTS), fitted.logits(TEXTS))
+
+
+def test_tfidf_features_are_scikit_learns() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    theirs = TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORDS, min_df=2, sublinear_tf=True)
+    expected = theirs.fit_transform(TEXTS)
+    counts = vectorizer("tfidf", min_df=2).fit_transform(TEXTS)
+    ours = weighted("tfidf", counts, theirs.idf_.astype(np.float32))
+    np.testing.assert_allclose(ours.toarray(), expected.toarray(), rtol=1e-5)
+
+
+def test_log_count_ratio_is_the_papers() -> None:
+    counts = vectorizer("nb", min_df=1).fit_transform(["good", "good", "bad", "dull"])
+    ratio = log_count_ratio(counts, np.array([True, True, False, False]))  # bad, dull, good
+    inside, outside = np.array([1, 1, 3]) / 5, np.array([2, 2, 1]) / 5
+    np.testing.assert_allclose(ratio, np.log(inside / outside), rtol=1e-6)
+
+
+def test_three_classes_are_told_apart() -> None:
+    texts = ["red apple", "red rose", "blue sea", "blue sky", "green leaf", "green grass"] * 3
+    model = fit("nb", texts, np.array([0, 0, 1, 1, 2, 2] * 3), num_classes=3)
+    assert model.logits(["a red thing", "a blue one", "green !"]).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    make_baseline(folder, tiny(), "nb")
+    path = folder / "ngrams.txt"
+    path.write_text(path.read_text().replace("film", "felm", 1))
+    with pytest.raises(RunError, match="tokenizer"):
+        Predictor.load(folder)
+    path.unlink()
+    with pytest.raises(RunError, match=r"ngrams\.txt"):
+        Predictor.load(folder)
