@@ -111,6 +111,10 @@ class ModelConfig(BaseModel):
     """on the pooled vector"""
     word_dropout: Fraction = 0.0
     """share of tokens whose embedding is dropped whole in training"""
+    ngram_buckets: NaturalInt = 0
+    """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
+    ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """of the bag's logits beside the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
     """one random number an element, or one a review and channel (cheaper on a CPU)"""
 
@@ -142,6 +146,8 @@ class TrainConfig(BaseModel):
     """steps of linear warm-up"""
     warmup_fraction: Fraction = 0.0
     """the same, as a share of all steps; give one of the two"""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """rate of each layer as a share of the rate of the layer above it, from the head down to the embedding"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """AdamW's, not on biases and norms"""
     beta1: Fraction = 0.9
@@ -154,6 +160,8 @@ class TrainConfig(BaseModel):
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
+    teacher_confidence: Fraction = 0.0
+    """an unlabelled review of which the teacher is less sure than this is left out (`--teacher`)"""
     ema_decay: Fraction = 0.0
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 4
@@ -176,6 +184,19 @@ class TrainConfig(BaseModel):
         return self
 
 
+class PretrainConfig(BaseModel):
+    """Self-supervised training, `imdb-tx pretrain`: [train] decides its optimisation."""
+
+    model_config = STRICT
+
+    mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """share of tokens hidden behind `[MASK]`"""
+    num_candidates: PositiveInt = 2048
+    """ids that stand in for the whole vocabulary in a batch's softmax, on average"""
+    detection_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
+    """weight of replaced-token detection beside masked language modelling; 0 leaves it out"""
+
+
 class Config(BaseModel):
     """A whole experiment."""
 
@@ -185,6 +206,7 @@ class Config(BaseModel):
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
+    pretrain: PretrainConfig = PretrainConfig()
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:

@@ -5,6 +5,7 @@ tokenizer.json     text to ids (a linear model: ngrams.txt)
 run.json           what it is and how far it came (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object a step and a validation
+soft_labels.npy    what a teacher said of the unlabelled reviews, where there was one
 checkpoints/best   the weights to use;  checkpoints/last   what `--resume` continues from
 evaluation/        what `imdb-tx eval` found, a JSON file a split
 """
@@ -18,15 +19,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.files import current_folder, whole_folder, write_whole
+from imdb_transformer.files import current_folder, sha256_of, whole_folder, write_whole
 
 INFO, CONFIG, METRICS, ENVIRONMENT = "run.json", "config.toml", "metrics.jsonl", "environment.json"
+SOFT_LABELS = "soft_labels.npy"
 VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
+
+# A trained classifier, an encoder pretrained on text alone, or a linear baseline.
+Kind = Literal["encoder", "pretrained", "tfidf", "nb"]
 
 
 class RunInfo(BaseModel):
@@ -34,7 +41,7 @@ class RunInfo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["encoder", "tfidf", "nb"] = "encoder"
+    kind: Kind = "encoder"
     status: Literal["running", "interrupted", "diverged", "finished"]
     started: str
     ended: str = ""
@@ -42,6 +49,9 @@ class RunInfo(BaseModel):
     vocab_size: int
     corpus_hash: str
     tokenizer_hash: str
+    soft_labels_hash: str = ""
+    temperature: float = 1.0
+    """what the best checkpoint's logits are divided by"""
 
 
 class Vocabulary(Protocol):
@@ -77,6 +87,12 @@ class Run(NamedTuple):
         write_whole(self.folder / INFO, info.model_dump_json(indent=1).encode())
         return self._replace(info=info)
 
+    def with_temperature(self, temperature: float) -> "Run":
+        """The run with its temperature written to disk."""
+        info = self.info.model_copy(update={"temperature": temperature})
+        write_whole(self.folder / INFO, info.model_dump_json(indent=1).encode())
+        return self._replace(info=info)
+
 
 def new_folder(name: str, runs: Path = Path("runs")) -> Path:
     """A folder below `runs` that is not there yet: NAME, NAME-2, NAME-3 and so on."""
@@ -99,11 +115,12 @@ def create(
     folder: Path,
     config: Config,
     *,
-    kind: Literal["encoder", "tfidf", "nb"] = "encoder",
+    kind: Kind = "encoder",
     vocabulary: Vocabulary,
     classes: tuple[str, ...],
     corpus_hash: str,
     hardware: str,
+    soft_labels: NDArray[np.float32] | None = None,
 ) -> Run:
     """A new run directory, there whole or not at all. Raises RunError where the folder holds something."""
     check_free(folder)
@@ -117,6 +134,9 @@ def create(
         tokenizer_hash=vocabulary.content_hash,
     )
     with whole_folder(folder) as temporary:
+        if soft_labels is not None:
+            np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
+            info = info.model_copy(update={"soft_labels_hash": sha256_of(temporary / SOFT_LABELS)})
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
         (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
         (temporary / INFO).write_text(info.model_dump_json(indent=1))
@@ -167,6 +187,17 @@ def newest_finished(runs: Path = Path("runs")) -> Path:
             f"There is no finished run under {runs}/ yet; `imdb-tx train` makes one, or name it with --run."
         )
     return max(finished)[1]
+
+
+def soft_labels_of(run: Run) -> NDArray[np.float32] | None:
+    """What a run's teacher said, where it had one. Raises RunError where that is missing or damaged."""
+    if not run.info.soft_labels_hash:
+        return None
+    path = run.folder / SOFT_LABELS
+    if not path.exists() or sha256_of(path) != run.info.soft_labels_hash:
+        raise RunError(f"{path} is missing or damaged.")
+    labels: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    return labels
 
 
 def append_metrics(run: Run, lines: list[dict[str, Any]]) -> None:

@@ -29,16 +29,16 @@ NUM_COLD = 5
 Predict = Callable[[list[str]], object]
 
 
-def pipeline_of(predictor: Predictor, path: Path) -> Predict | None:
+def pipeline_of(path: Path) -> Predict | None:
     """transformers' text-classification pipeline with a BERT of the run's dimensions and its tokenizer."""
     try:
         from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, pipeline
     except ImportError:
         return None
-    config = run.open_run(path).config
-    c = config.model
+    opened = run.open_run(path)
+    config, c = opened.config, opened.config.model
     bert = BertConfig(
-        vocab_size=predictor.model.tokenizer.vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
+        vocab_size=opened.info.vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
         num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
         max_position_embeddings=config.tokenizer.max_length,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def main() -> None:
     predictor = Predictor.load(arguments.run)
     contestants = {
         "ours": (lambda texts: list(predictor(texts)), PART),
-        "transformers": (pipeline_of(predictor, arguments.run), PART_TRANSFORMERS),
+        "transformers": (pipeline_of(arguments.run), PART_TRANSFORMERS),
         "scikit_learn": (linear_model(read_split(corpus, "train")), PART),
     }
     for predict, _ in contestants.values():
@@ -107,7 +107,7 @@ def main() -> None:
         start += PART
     result: dict[str, object] = {
         "date": time.strftime("%Y-%m-%d"),
-        "hardware": predictor.model.hardware.describe(),
+        "hardware": predictor.models[0].hardware.describe(),
         "n": len(speeds["ours"]),
         "reviews_per_second": round(statistics.median(speeds["ours"])),
         **{
@@ -115,7 +115,7 @@ def main() -> None:
             for name, values in speeds.items()
             if name != "ours"
         },
-        "tokenize_seconds": round(seconds_of(lambda: predictor.model.tokenizer.encode(test)), 2),
+        "tokenize_seconds": round(seconds_of(lambda: predictor.models[0].tokenizer.encode(test)), 2),
         "cold_seconds": round(
             cold_seconds(
                 [

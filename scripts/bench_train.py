@@ -32,8 +32,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.tokenized import tokenize
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
+from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.plan import gather, make_plan
-from imdb_transformer.training.step import make_learner, make_model, train_step
+from imdb_transformer.training.step import make_learner, train_step
+from imdb_transformer.training.task import classification
 
 NUM_BATCHES = 12
 Step = Callable[[Batch], None]
@@ -63,7 +65,7 @@ def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
     learner = make_learner(make_model(config, vocab_size=vocab_size, num_classes=2).train(), config.train)
 
     def step(batch: Batch) -> None:
-        train_step(learner, [batch], config.train, chosen, step=0, lr=config.train.lr)
+        train_step(learner, [batch], classification(), config.train, chosen, step=0, lr=config.train.lr)
 
     return step
 

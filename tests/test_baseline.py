@@ -29,10 +29,10 @@ def test_a_baseline_is_a_run_that_eval_and_predict_take(
         imdb_tx("baseline", "--config", config_path, "--kind", kind, "--run-dir", folder, "--json").stdout
     )
     assert made["run"] == str(folder)
-    again, written = evaluate_split(folder, "validation")
+    again, written = evaluate_split([folder], "validation")
     assert again.accuracy == pytest.approx(made["validation"]["accuracy"])
     assert written.exists()
-    test, _ = evaluate_split(folder, "test")
+    test, _ = evaluate_split([folder], "test")
     assert test.accuracy_low > 0.5  # on reviews that it has not seen, better than guessing
     predicted = imdb_tx("predict", "--run", folder, "an awful, boring film", "", "\0 😀")
     assert len(predicted.stdout.splitlines()) == 3
@@ -45,7 +45,7 @@ def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
 ) -> None:
     config = tiny()
     make_baseline(tmp_path / "run", config, kind)
-    loaded = Predictor.load(tmp_path / "run").model
+    loaded = Predictor.load(tmp_path / "run").models[0]
     stored, _ = ensure(config.data)
     rows = rows_of(config.data, stored, "train")
     fitted = fit(kind, rows.texts, np.array(rows.labels), num_classes=2)

@@ -60,7 +60,7 @@ def test_three_classes_have_figures_too() -> None:
 
 
 def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
-    model = Predictor.load(trained).model
+    model = Predictor.load(trained).models[0]
     assert isinstance(model, EncoderModel)
     reviews = model.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
     hardware = model.hardware._replace(dtype=forward.torch.float32)
@@ -70,12 +70,12 @@ def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
 
 
 def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
-    found, written = evaluate_split(trained, "test")
+    found, written = evaluate_split([trained], "test")
     assert found.num_examples == 100
     assert found.accuracy > 0.6
     assert written == trained / "evaluation" / "best-test.json"
     assert type(found).model_validate_json(written.read_bytes()) == found
-    last, written = evaluate_split(trained / "checkpoints" / "last", "validation")
+    last, written = evaluate_split([trained / "checkpoints" / "last"], "validation")
     assert last.num_examples == 20
     assert written.name == "last-validation.json"
 
@@ -83,13 +83,13 @@ def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
 def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
     with pytest.raises(DataError, match=r"bad, good.*neg, pos"):
-        evaluate_split(trained, "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
+        evaluate_split([trained], "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])
 def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None:
     with pytest.raises(ConfigError, match="test, validation, train"):
-        evaluate_split(trained, split)
+        evaluate_split([trained], split)
 
 
 def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path: Path, source: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     corpus_hash = run.open_run(moved).info.corpus_hash
     (moved / "run.json").write_text(text.replace(corpus_hash, "0" * 64))
     with pytest.raises(DataError, match="not those that"):
-        evaluate_split(moved, "test")
-    found, written = evaluate_split(moved, "test", source=str(source))
+        evaluate_split([moved], "test")
+    found, written = evaluate_split([moved], "test", source=str(source))
     assert found.num_examples == 100
     assert source.name in written.name

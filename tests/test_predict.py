@@ -72,7 +72,8 @@ def test_a_stream_is_predicted_while_it_comes(predictor: Predictor) -> None:
 def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
     table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
     path = tmp_path / f"out{suffix}"
-    tables.write_predictions(table, predictor(table.column("text").to_pylist()), path)
+    predicted = [(part, list(predictor(part.column("text").to_pylist()))) for part in (table[:1], table[1:])]
+    assert tables.write_predictions(table.schema, predicted, path) == 3
     out = read_table(path, ["text"])
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
@@ -80,32 +81,74 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
+def texts_of(path: Path, column: str = "text", skip: tables.Skip | None = None) -> list[str]:
+    _, parts = tables.open_reviews(path, column, skip=skip)
+    return [text for part in parts for text in part.column(column).to_pylist()]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_bad_rows_are_told_by_number_and_left_out_if_so_wished(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"r{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["one", None, "three"]}), path)
+    elif suffix == ".jsonl":
+        path.write_text('{"text": "one"}\n{"text": null}\n{"text": "three"}\n')
+    else:
+        tab = "," if suffix == ".csv" else "\t"
+        path.write_text(f"id{tab}text\n1{tab}one\n2{tab}two{tab}torn\n3{tab}three\n")
+    told: list[str] = []
+    assert texts_of(path, skip=told.append) == ["one", "three"]
+    assert len(told) == 1
+    assert ("row 2" if suffix in (".jsonl", ".parquet") else "line 3") in told[0]
+    with pytest.raises(DataError):
+        texts_of(path)
+
+
+def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": [f"review {i}" for i in range(25_000)]}), path)
+    _, parts = tables.open_reviews(path, "text")
+    sizes = [part.num_rows for part in parts]
+    assert sum(sizes) == 25_000
+    assert max(sizes) <= 2000
+
+
 def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_bytes(b"first\r\n\nthird \xe2\x98\x83")
-    assert tables.read_reviews(tmp_path / "r.txt", "text").column("text").to_pylist() == [
+    assert texts_of(tmp_path / "r.txt") == [
         "first",
         "",
         "third ☃",
     ]
     (tmp_path / "r.jsonl").write_text(json.dumps({"body": "one"}) + "\n")
-    assert tables.read_reviews(tmp_path / "r.jsonl", "body").column("body").to_pylist() == ["one"]
+    assert texts_of(tmp_path / "r.jsonl", "body") == ["one"]
 
 
 def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_bytes(b"fine\ncaf\xe9\n")
     with pytest.raises(DataError, match=r"r\.txt: line 2 is not UTF-8"):
-        tables.read_reviews(tmp_path / "r.txt", "text")
+        texts_of(tmp_path / "r.txt")
     (tmp_path / "r.txt").write_bytes(b"")
     with pytest.raises(DataError, match="empty"):
-        tables.read_reviews(tmp_path / "r.txt", "text")
+        texts_of(tmp_path / "r.txt")
     with pytest.raises(DataError, match="no file"):
-        tables.read_reviews(tmp_path / "none.csv", "text")
+        texts_of(tmp_path / "none.csv")
     pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "r.parquet")
     with pytest.raises(DataError, match="row 2 has no 'text'"):
-        tables.read_reviews(tmp_path / "r.parquet", "text")
+        texts_of(tmp_path / "r.parquet")
     with pytest.raises(ConfigError, match=r"\.csv"):
-        tables.check_output(tmp_path / "out.xls", pa.table({}))
+        tables.check_output(tmp_path / "out.xls", pa.schema({}))
     with pytest.raises(ConfigError, match="no folder"):
-        tables.check_output(tmp_path / "none" / "out.csv", pa.table({}))
+        tables.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
     with pytest.raises(ConfigError, match="'tags' holds lists"):
-        tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}))
+        tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
+
+
+def test_one_text_gets_one_prediction_and_many_an_iterator(trained: Path) -> None:
+    from imdb_transformer import Predictor as Exported
+
+    predictor = Exported.load(trained)
+    found = predictor("a good film")
+    assert found.text == "a good film"
+    assert [other.text for other in predictor(text for text in ("x", "y"))] == ["x", "y"]
+    assert next(iter(predictor(["a good film"]))) == found

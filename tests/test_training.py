@@ -2,7 +2,7 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,15 @@ from imdb_transformer.errors import DivergedError, Interrupted
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.training import loop
+from imdb_transformer.training import initial, loop
+from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
 from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.preparation import prepare, prepare_again
 from imdb_transformer.training.saving import Counters, judged
 from imdb_transformer.training.schedule import learning_rate, parameter_groups
-from imdb_transformer.training.step import make_learner, make_model, train_step
+from imdb_transformer.training.step import Learner, make_learner, train_step
+from imdb_transformer.training.task import classification
 
 Tiny = Callable[..., Config]
 CPU = hardware.Hardware(torch.device("cpu"), torch.float32)
@@ -31,13 +34,21 @@ def prepared(config: Config) -> TokenizedCorpus:
     return tokenize(config, training_splits(config.data))
 
 
-def train(config: Config, folder: Path, stop_after: int | None = None) -> run.Run:
+def train(
+    config: Config, folder: Path, stop_after: int | None = None,
+    *, kind: run.Kind = "encoder", teachers: Sequence[Path] = (),
+) -> run.Run:  # fmt: skip
     """Trains to the end, or asks to stop after a step; continues a run that is there."""
-    data = prepared(config)
     chosen = hardware.choose(config.train)
-    opened = run.open_run(folder) if folder.exists() else loop.start(folder, config, data, chosen)
+    if folder.exists():
+        opened = run.open_run(folder)
+        task = prepare_again(opened, chosen)
+    else:
+        made = prepare(config, kind, chosen, teachers=teachers)
+        initial.fit_ngrams(made.task.model, made.data.splits["train"], config)
+        task, opened = made.task, loop.start(folder, made, chosen)
     stop = StopRequest()
-    for update in loop.train(opened, data.splits, chosen, stop):
+    for update in loop.train(opened, task, chosen, stop):
         if update.step == stop_after:
             stop.signal = SIGNALS[1]
     return run.open_run(folder)
@@ -68,7 +79,7 @@ def test_inverse_square_root_is_the_papers_equation() -> None:
 
 def test_biases_and_norms_do_not_decay_and_every_parameter_is_in_one_group() -> None:
     model = Classifier(Config().model, vocab_size=10, num_classes=2)
-    decayed, plain = parameter_groups(model, 0.1)
+    decayed, plain = parameter_groups(model, TrainConfig(weight_decay=0.1))
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     names = {id(p): name for name, p in model.named_parameters()}
     assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in plain["params"])
@@ -85,7 +96,7 @@ def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torc
         gather(config, splits["train"], indices, CPU)
         for _, indices in make_plan(config, splits["train"]).of_step(0)
     ]
-    train_step(make_learner(model, options), batches, options, CPU, step=0, lr=options.lr)
+    train_step(make_learner(model, options), batches, classification(), options, CPU, step=0, lr=options.lr)
     return model, before
 
 
@@ -110,8 +121,10 @@ def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     batch = gather(config, split, torch.arange(8).numpy(), CPU)
     model = make_model(config, vocab_size=400, num_classes=2).train()
     learner = make_learner(model, config.train)
-    results = [train_step(learner, [batch], config.train, CPU, step=i, lr=1e-2) for i in range(60)]
-    assert results[-1].accuracy == 1.0
+    results = [
+        train_step(learner, [batch], classification(), config.train, CPU, step=i, lr=1e-2) for i in range(60)
+    ]
+    assert results[-1].figures["accuracy"] == 1.0
     assert results[-1].loss < 0.05
 
 
@@ -172,7 +185,7 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
     config = tiny()
     real, calls = loop.train_step, itertools.count()
 
-    def poisoned(learner: loop.Learner, batches: list[Batch], *args: object, **kwargs: object) -> object:
+    def poisoned(learner: Learner, batches: list[Batch], *args: object, **kwargs: object) -> object:
         if next(calls) == 12:
             with torch.no_grad():
                 learner.model.head.weight.fill_(math.nan)  # type: ignore[union-attr,operator]

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from imdb_transformer import display
 from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
+from imdb_transformer.display import making
 
 
 @app.command()
@@ -29,7 +29,7 @@ def download(
         place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
         print(json.dumps(place | stored.manifest.model_dump(mode="json")))
     else:
-        print(display.corpus(stored, was_there=was_there))
+        print(making.corpus(stored, was_there=was_there))
 
 
 @app.command()
@@ -53,4 +53,4 @@ def tokenize(
         hashes = {"tokenizer_hash": result.tokenizer.content_hash, "corpus_hash": stored.content_hash}
         print(json.dumps({"vocab_size": result.tokenizer.vocab_size, **hashes, "splits": reports}))
     else:
-        print(display.tokenized(result, resolved.tokenizer))
+        print(making.tokenized(result, resolved.tokenizer))

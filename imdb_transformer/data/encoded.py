@@ -5,7 +5,7 @@ A split is three npy files: `ids` of all reviews end to end, `offsets` (review i
 split's, so that ids of other text or another tokenizer cannot be taken for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,8 @@ class EncodedSplit(NamedTuple):
 
     ids: NDArray[np.unsignedinteger]  # of all reviews, end to end
     offsets: NDArray[np.int64]  # (reviews + 1,)
-    labels: NDArray[np.int64]  # (reviews,), -1 where there is none
+    # (reviews,), -1 where there is none; or (reviews, classes) probabilities of a teacher.
+    labels: NDArray[np.int64] | NDArray[np.float32]
     report: SplitReport
 
     @property
@@ -57,6 +58,30 @@ class EncodedSplit(NamedTuple):
     def review(self, index: int) -> NDArray[np.unsignedinteger]:
         """Ids of one review."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+def joined(splits: Sequence[EncodedSplit]) -> EncodedSplit:
+    """The reviews of several splits as one, in their order."""
+    starts = np.cumsum([0, *(len(split.ids) for split in splits)])
+    offsets = [split.offsets[1:] + start for split, start in zip(splits, starts[:-1], strict=True)]
+    counts = np.array([list(split.report.model_dump().values()) for split in splits]).sum(0)
+    return EncodedSplit(
+        ids=np.concatenate([split.ids for split in splits]),
+        offsets=np.concatenate([np.zeros(1, np.int64), *offsets]),
+        labels=np.concatenate([split.labels for split in splits]),
+        report=SplitReport(**dict(zip(SplitReport.model_fields, counts.tolist(), strict=True))),
+    )
+
+
+def selected(split: EncodedSplit, indices: NDArray[np.int64]) -> EncodedSplit:
+    """The reviews with these indices, in their order; the report stays that of all."""
+    reviews = [split.review(i) for i in indices]
+    return EncodedSplit(
+        ids=np.concatenate([*reviews, split.ids[:0]]),
+        offsets=np.cumsum([0, *map(len, reviews)], dtype=np.int64),
+        labels=split.labels[indices],
+        report=split.report,
+    )
 
 
 def encode_split(

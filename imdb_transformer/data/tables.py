@@ -1,7 +1,8 @@
 """Tables of reviews: CSV, TSV, JSONL and Parquet files with a text and a label column."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 # Larger than any review: a row that straddles two blocks of the reader would be an error.
 BLOCK_BYTES = 64 << 20
+BLOCK_ROWS = 10_000
 
 
 def is_table(path: Path) -> bool:
@@ -23,19 +25,46 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, text_columns: list[str]) -> pa.Table:
-    """The rows of a CSV, TSV, JSONL or Parquet file, `text_columns` read as strings."""
-    readers: dict[str, Callable[[Path, list[str]], pa.Table]] = {
-        ".csv": _read_delimited,
-        ".tsv": _read_delimited,
-        ".jsonl": _read_jsonl,
-        ".parquet": _read_parquet,
-    }
+    """All rows of a CSV, TSV, JSONL or Parquet file, `text_columns` checked to be there."""
+    schema, batches = open_table(path, text_columns)
+    return pa.Table.from_batches(batches, schema)
+
+
+def open_table(
+    path: Path, text_columns: list[str], *, skip_row: Callable[[int], None] | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Columns and rows of a CSV, TSV, JSONL or Parquet file, a block at a time. Raises DataError.
+
+    `skip_row` is told the number of each line of a CSV or TSV file that has too few or too many fields, which
+    is then left out; without it such a line is an error.
+    """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
+    with _named_errors(path), path.open("rb"):  # whose error names the file, unlike pyarrow's
+        schema, batches = _open(path, skip_row)
+    for column in text_columns:
+        if schema.names.count(column) != 1:
+            count = "several columns" if column in schema.names else "no column"
+            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(schema.names[:12])}.")
+    return schema, _checked(path, batches)
+
+
+def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, what is wrong with them as sentences."""
+    num_rows = 0
+    with _named_errors(path):
+        for batch in batches:
+            batch.validate(full=True)  # text that is not UTF-8, for one
+            num_rows += batch.num_rows
+            yield batch
+    if not num_rows:
+        raise DataError(f"{path} has a header and no rows.")
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb"):  # whose error names the file, unlike pyarrow's
-            table = readers[path.suffix.lower()](path, text_columns)
-        table.validate(full=True)  # text that is not UTF-8, for one
+        yield
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "filename", None) is not None:
             raise
@@ -44,43 +73,51 @@ def read_table(path: Path, text_columns: list[str]) -> pa.Table:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()}: {hint} ({detail:.200})."
         ) from None
-    for column in text_columns:
-        if table.column_names.count(column) != 1:
-            count = "several columns" if column in table.column_names else "no column"
-            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(table.column_names[:12])}.")
-    if table.num_rows == 0:
-        raise DataError(f"{path} has a header and no rows.")
-    return table
 
 
-def _read_delimited(path: Path, text_columns: list[str]) -> pa.Table:
+def _open(path: Path, skip_row: Callable[[int], None] | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        from pyarrow import parquet
+
+        file = parquet.ParquetFile(path)
+        return file.schema_arrow, file.iter_batches(batch_size=BLOCK_ROWS)
+    if suffix == ".jsonl":  # values keep the type they have in the file; labels may be numbers
+        from pyarrow import json as pa_json
+
+        reader = pa_json.open_json(path, read_options=pa_json.ReadOptions(block_size=BLOCK_BYTES))
+        return reader.schema, iter(reader)
+    return _open_delimited(path, skip_row)
+
+
+def _open_delimited(
+    path: Path, skip_row: Callable[[int], None] | None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     from pyarrow import csv
 
-    del text_columns  # every column is read as text: an id 007 stays 007
+    def skip(row: Any) -> str:
+        assert skip_row is not None
+        skip_row(row.number)
+        return "skip"
+
     options = {
-        "read_options": csv.ReadOptions(block_size=BLOCK_BYTES),
+        # On one thread a row that is skipped has a number.
+        "read_options": csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None),
         "parse_options": csv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
+            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True,
+            invalid_row_handler=skip if skip_row else None,
         ),
-    }
-    with csv.open_csv(path, **options) as reader:
+    }  # fmt: skip
+    probing = csv.ParseOptions(
+        delimiter=options["parse_options"].delimiter, newlines_in_values=True,
+        invalid_row_handler=(lambda _: "skip") if skip_row else None,
+    )  # fmt: skip
+    with csv.open_csv(path, **{**options, "parse_options": probing}) as reader:
         names = reader.schema.names
+    # Every column is read as text: an id 007 stays 007.
     types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    return csv.read_csv(path, **options, convert_options=types)
-
-
-def _read_jsonl(path: Path, text_columns: list[str]) -> pa.Table:
-    from pyarrow import json as pa_json
-
-    del text_columns  # values keep the type they have in the file; labels may be numbers
-    return pa_json.read_json(path, read_options=pa_json.ReadOptions(block_size=BLOCK_BYTES))
-
-
-def _read_parquet(path: Path, text_columns: list[str]) -> pa.Table:
-    from pyarrow import parquet
-
-    del text_columns
-    return parquet.read_table(path)
+    reader = csv.open_csv(path, **options, convert_options=types)
+    return reader.schema, iter(reader)
 
 
 def tables_by_split(folder: Path) -> dict[str, Path]:

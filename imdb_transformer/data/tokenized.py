@@ -14,6 +14,8 @@ from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError, RunError
 
+PRETRAINING_SPLITS = ("train", "unsupervised")
+
 
 class TokenizedCorpus(NamedTuple):
     """A corpus, its tokenizer, and the splits that were asked for as ids."""
@@ -33,9 +35,11 @@ def tokenize(config: Config, splits: Iterable[str]) -> TokenizedCorpus:
 def encode(
     config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, splits: Iterable[str]
 ) -> dict[str, EncodedSplit]:
-    """The named splits of a corpus encoded with a given tokenizer."""
+    """The named splits of a corpus encoded with a given tokenizer; it may lack `unsupervised`."""
     encoded = {}
     for split in splits:
+        if split == "unsupervised" and split not in corpus.manifest.splits:
+            continue
         encoded[split] = encode_split(
             lambda split=split: rows_of(config, corpus, split),  # type: ignore[misc]
             _content_hash(corpus, _members(config, split)),

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import tokenizers
@@ -19,6 +20,7 @@ from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.files import write_whole
 
 Ids = NDArray[np.uint32]
+Number = TypeVar("Number", bound=np.generic)
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
 PAD_ID, UNK_ID, CLS_ID, MASK_ID = range(4)
@@ -101,7 +103,14 @@ class Tokenizer:
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
         return [np.array(encoding.ids or [UNK_ID], dtype=np.uint32) for encoding in encodings]
 
-    def cut(self, ids: Ids) -> Ids:
+    def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        """Ids of a text, cut, and the characters of the text that each one spells, as (start, end)."""
+        encoding = self._engine.encode(_encodable(text))
+        ids = np.array(encoding.ids or [UNK_ID], dtype=np.uint32)
+        spans = np.array(encoding.offsets or [(0, 0)]).reshape(-1, 2)
+        return self.cut(ids), [(int(start), int(end)) for start, end in self.cut(spans)]
+
+    def cut(self, ids: NDArray[Number]) -> NDArray[Number]:
         """The head and the tail of a review that is too long: verdicts stand at either end."""
         longest, tail = self._config.max_length, self._config.tail_length
         if len(ids) <= longest:

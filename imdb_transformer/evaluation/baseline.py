@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import Score, score
 from imdb_transformer.inference.linear import Kind, LinearModel, Ngrams, vectorizer, weighted
 
@@ -46,6 +47,7 @@ def make_baseline(folder: Path, config: Config, kind: Kind) -> Baseline:
         rows = tokenized.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
     current.with_status("finished")
+    calibrate(folder)
     return Baseline(run=str(folder), kind=kind, num_ngrams=model.ngrams.vocab_size, validation=validation)
 
 
@@ -65,13 +67,15 @@ def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes:
         scale = np.log((1 + len(texts)) / (1 + document_frequency)) + 1
         parts = [_regression(weighted(kind, counts, scale), target, kind) for target in targets]
         return _model(kind, ngrams, scale, [coefficient for coefficient, _ in parts], parts)
-    ratios = [log_count_ratio(counts, target) for target in targets]
-    parts = [
-        _regression(counts.multiply(ratio).tocsr(), target, kind)
-        for ratio, target in zip(ratios, targets, strict=True)
-    ]
-    weights = [ratio * coefficient for ratio, (coefficient, _) in zip(ratios, parts, strict=True)]
-    return _model(kind, ngrams, np.ones(len(ngrams)), weights, parts)
+    parts = [naive_bayes_weights(counts, target) for target in targets]
+    return _model(kind, ngrams, np.ones(len(ngrams)), [weights for weights, _ in parts], parts)
+
+
+def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
+    """(F,) weights and the intercept: presence of n-grams, (N, F) and sparse, against being of a class."""
+    ratio = log_count_ratio(counts, target)
+    coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, "nb")
+    return ratio * coefficients, intercept
 
 
 def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -1,4 +1,9 @@
-"""How good a model is on a split: figures from logits, through scikit-learn."""
+"""How good a model is on a split: figures from its log-probabilities, through scikit-learn where it has them.
+
+Shapes: N reviews, C classes.
+"""
+
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,26 +11,51 @@ from pydantic import BaseModel, ConfigDict
 from scipy.special import log_softmax
 from scipy.stats import binomtest
 
+NUM_BINS = 15  # of the calibration error
+STRICT = ConfigDict(extra="forbid", frozen=True)
+
 
 class Score(BaseModel):
     """What training watches on validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = STRICT
 
     accuracy: float
     loss: float
 
 
+class Calibration(BaseModel):
+    """How far probabilities are from what they claim."""
+
+    model_config = STRICT
+
+    loss: float
+    """mean cross-entropy in nats (log loss)"""
+    brier: float
+    """mean squared distance of the probabilities from the label, summed over classes; 0 to 2"""
+    ece: float
+    """expected calibration error over 15 bins of as many reviews each"""
+
+
+class Slice(BaseModel):
+    """Some of the reviews."""
+
+    model_config = STRICT
+
+    num_examples: int
+    accuracy: float
+
+
 class Evaluation(BaseModel):
     """Figures of one split; `imdb-tx eval` writes them into the run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = STRICT
 
     split: str
     checkpoint: str
     num_examples: int
     loss: float
-    """mean cross-entropy in nats, without label smoothing"""
+    """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
     accuracy: float
     accuracy_low: float
     accuracy_high: float
@@ -35,6 +65,12 @@ class Evaluation(BaseModel):
     roc_auc: float | None
     """area under the ROC curve, over more than two classes the mean of one against the rest; none where the
     split lacks a class"""
+    average_precision: float | None
+    """area under the precision-recall curve, likewise"""
+    raw: Calibration
+    calibrated: Calibration
+    """the same after division by the temperature that was fitted on validation"""
+    slices: dict[str, Slice]
     confusion: list[list[int]]
     """reviews by true class (rows) and predicted class (columns)"""
     classes: tuple[str, ...]
@@ -49,39 +85,76 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
 
 
 def evaluate(
-    logits: NDArray[np.floating], labels: NDArray[np.int64], *, split: str, checkpoint: str,
+    logits: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    *,
+    raw_logits: NDArray[np.floating] | None = None,
+    slices: Mapping[str, NDArray[np.bool_]] | None = None,
+    split: str,
+    checkpoint: str,
     classes: tuple[str, ...],
-) -> Evaluation:  # fmt: skip
-    """All figures of (N, C) logits against labels."""
-    # Imported here: training needs `score` only, and scikit-learn takes a second to load.
-    from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
+) -> Evaluation:
+    """All figures of (N, C) logits against labels.
 
-    overall = score(logits, labels)
+    `raw_logits` are those before calibration, if there was one; `slices` mark reviews, by name.
+    """
+    # Imported here: training needs `score` only, and scikit-learn takes a second to load.
+    from sklearn.metrics import average_precision_score, confusion_matrix, f1_score, roc_auc_score
+
     predicted = logits.argmax(1)
+    correct = predicted == labels
     probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
-    binary = len(classes) == 2
-    interval = binomtest(int((predicted == labels).sum()), len(labels)).proportion_ci(0.95, method="wilson")
+    interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
     every = list(range(len(classes)))
-    # The area is undefined where the split lacks a class.
-    complete = len(set(labels.tolist())) == len(classes)
-    area = None
-    if complete:
+    binary = len(classes) == 2
+    area = precision = None
+    if len(set(labels.tolist())) == len(classes):  # both are undefined where the split lacks a class
         scores = probabilities[:, 1] if binary else probabilities
         area = float(roc_auc_score(labels, scores, multi_class="ovr", labels=every))
+        truth = labels if binary else labels[:, None] == np.array(every)
+        precision = float(average_precision_score(truth, scores))
+    average = "binary" if binary else "macro"
+    calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split,
         checkpoint=checkpoint,
         num_examples=len(labels),
-        loss=overall.loss,
-        accuracy=overall.accuracy,
+        loss=calibrated.loss,
+        accuracy=float(correct.mean()),
         accuracy_low=float(interval.low),
         accuracy_high=float(interval.high),
-        f1=float(
-            f1_score(
-                labels, predicted, labels=every, average="binary" if binary else "macro", zero_division=0
-            )
-        ),
+        f1=float(f1_score(labels, predicted, labels=every, average=average, zero_division=0)),
         roc_auc=area,
+        average_precision=precision,
+        raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
+        calibrated=calibrated,
+        slices={
+            name: Slice(num_examples=int(chosen.sum()), accuracy=float(correct[chosen].mean()))
+            for name, chosen in (slices or {}).items()
+            if chosen.any()
+        },
         confusion=confusion_matrix(labels, predicted, labels=every).tolist(),
         classes=classes,
+    )
+
+
+def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """Mean distance of confidence and accuracy, over 15 bins of as many reviews each.
+
+    (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
+    Nguyen and O'Connor 2015, section 2.2).
+    """
+    confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
+    bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
+    gaps = [len(rows) * abs(confidence[rows].mean() - correct[rows].mean()) for rows in bins]
+    return float(sum(gaps) / len(labels))
+
+
+def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:
+    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
+    truth = labels[:, None] == np.arange(logits.shape[1])
+    return Calibration(
+        loss=score(logits, labels).loss,
+        brier=float(((probabilities - truth) ** 2).sum(1).mean()),
+        ece=expected_calibration_error(probabilities, labels),
     )

@@ -1,31 +1,120 @@
 """Evaluation of a run on a split of its corpus, or of another corpus with the same classes."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imdb_transformer import run
+from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.evaluate import Evaluation, evaluate
 from imdb_transformer.files import write_whole
+from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
 
+LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
 
 
+class Answers(NamedTuple):
+    """What runs say of a split."""
+
+    evaluation: Evaluation
+    texts: list[str]
+    labels: NDArray[np.int64]  # (N,)
+    log_probabilities: NDArray[np.float64]  # (N, C)
+    raw_log_probabilities: NDArray[np.float64]  # (N, C), before calibration
+    corpus: corpus.Corpus
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """(N,)."""
+        return self.log_probabilities.argmax(1) == self.labels
+
+
 def evaluate_split(
-    path: Path, split: str, *, data_dir: str | None = None, source: str | None = None
+    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None
 ) -> tuple[Evaluation, Path]:
-    """Figures of a run or checkpoint on a split, and the JSON file in the run that they were written to."""
+    """Figures of runs or checkpoints, together, on a split; and the JSON file that they were written to.
+
+    Several answer with the mean of their probabilities; the file lies in the first one's run.
+    """
+    found = answers(paths, split, data_dir=data_dir, source=source)
+    return found.evaluation, record(paths, found, named=source is not None)
+
+
+def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
+    """Writes figures into the run of the first path; `named`: of another corpus than the run's."""
+    (opened, folder), *others = map(run.locate, paths)
+    names = [f"{folder.name}-{found.evaluation.split}", *([found.corpus.folder.name] if named else [])]
+    name = "-with-".join(["-".join(names), *(other.folder.name for other, _ in others)])
+    written = opened.folder / "evaluation" / f"{name}.json"
+    written.parent.mkdir(exist_ok=True)
+    write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
+    return written
+
+
+def answers(
+    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None
+) -> Answers:
+    """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError."""
     if split not in SPLITS:
         raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
-    opened, folder = run.locate(path)
+    located = [run.locate(path) for path in paths]
+    opened = located[0][0]
     given = {"data_dir": data_dir, "source": source}
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
-    predictor = Predictor(opened, folder)
+    predictor = Predictor.load(*paths)
     stored, _ = corpus.ensure(config)
-    if source is None and stored.content_hash != opened.info.corpus_hash:
+    for other, _ in located:
+        _check_corpus(other, stored, config, named=source is not None)
+    rows = tokenized.rows_of(config, stored, split)
+    labels = np.array(rows.labels)
+    logits = predictor.logits(rows.texts)
+    names = [
+        f"{at.name} (step {model.step})" for (_, at), model in zip(located, predictor.models, strict=True)
+    ]
+    calibrated = predictor.log_probabilities(logits)
+    raw = predictor.uncalibrated().log_probabilities(logits)
+    found = evaluate(
+        calibrated, labels, raw_logits=raw,
+        slices=_slices(rows.texts, split, predictor, stored),
+        split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
+    )  # fmt: skip
+    return Answers(found, rows.texts, labels, calibrated, raw, stored)
+
+
+def _slices(
+    texts: list[str], split: str, predictor: Predictor, stored: corpus.Corpus
+) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews are of which length, were cut, or stand in training too."""
+    num_words = np.array([len(text.split()) for text in texts])
+    slices, low = {}, 0
+    for high in LENGTHS:
+        slices[f"up to {high} words" if not low else f"{low + 1} to {high} words"] = (num_words > low) & (
+            num_words <= high
+        )
+        low = high
+    slices[f"over {low} words"] = num_words > low
+    encoders = [model for model in predictor.models if isinstance(model, EncoderModel)]
+    if encoders:
+        limit = encoders[0].limit
+        cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode_whole(texts)])
+        slices |= {"cut": cut, "not cut": ~cut}
+    if split == "test":
+        learnt = {t for name in ("train", "validation") if name in stored.manifest.splits
+                  for t in corpus.read_split(stored, name).texts}  # fmt: skip
+        slices["not in training"] = np.array([text not in learnt for text in texts])
+    return slices
+
+
+def _check_corpus(opened: run.Run, stored: corpus.Corpus, config: DataConfig, *, named: bool) -> None:
+    """Raises DataError where a run's own test split is not this corpus's, or its classes are others."""
+    if not named and stored.content_hash != opened.info.corpus_hash:
         raise DataError(
             f"The reviews of {config.source} are not those that {opened.folder} was trained beside: its test "
             "split may hold reviews of training. Name them with --source if that is meant."
@@ -35,14 +124,3 @@ def evaluate_split(
             f"The classes of {config.source} are {', '.join(stored.manifest.classes)}; "
             f"those of {opened.folder} are {', '.join(opened.info.classes)}."
         )
-    rows = tokenized.rows_of(config, stored, split)
-    logits = predictor.model.logits(rows.texts)
-    checkpoint = f"{folder.name} (step {predictor.model.step})"
-    found = evaluate(
-        logits, np.array(rows.labels), split=split, checkpoint=checkpoint, classes=opened.info.classes
-    )
-    name = f"{folder.name}-{split}" if source is None else f"{folder.name}-{split}-{stored.folder.name}"
-    written = opened.folder / "evaluation" / f"{name}.json"
-    written.parent.mkdir(exist_ok=True)
-    write_whole(written, found.model_dump_json(indent=1).encode())
-    return found, written

@@ -20,7 +20,13 @@ class EncoderModel:
 
     def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
         """From a run and one of its checkpoints' folders. Raises RunError where they do not fit."""
+        if source.info.kind == "pretrained":
+            raise RunError(
+                f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
+                f"imdb-tx train --config finetune.toml --init-from {source.folder}"
+            )
         self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
+        self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)
         self.tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
         if self.tokenizer.content_hash != source.info.tokenizer_hash:

@@ -4,7 +4,7 @@ Shapes: B batch, L length, C classes.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
     ids: Tensor  # (B, L)
     mask: Tensor  # (B, L), true on tokens
-    labels: Tensor  # (B,), -1 where there is none
+    labels: Tensor  # (B,), -1 where there is none; or (B, C) probabilities
 
 
 def length_multiple(config: ModelConfig) -> int:
@@ -39,7 +39,7 @@ def length_multiple(config: ModelConfig) -> int:
 
 
 def make_batch(
-    reviews: list[EncodedReview], labels: NDArray[np.int64], *, multiple: int, device: torch.device
+    reviews: list[EncodedReview], labels: NDArray[Any], *, multiple: int, device: torch.device
 ) -> Batch:
     """A padded batch on a device."""
     ids = torch.from_numpy(pad(reviews, multiple=multiple)).to(device, non_blocking=True)

@@ -1,67 +1,121 @@
-"""Files in, files out: reviews of a text or table file, and predictions beside its columns."""
+"""Files in, files out, in bounded memory: reviews of a text or table file, predictions beside its columns."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import compute, csv, parquet
 
 from imdb_transformer.data.reviews import lines_of
-from imdb_transformer.data.tables import TABLE_SUFFIXES, is_table, read_table, text_values
+from imdb_transformer.data.tables import TABLE_SUFFIXES, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
-from imdb_transformer.inference.predict import Prediction
+from imdb_transformer.inference.predict import CHUNK, Prediction
+
+ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
+
+Skip = Callable[[str], None]
+Part = Iterator[pa.Table]
 
 
-def read_reviews(path: Path, column: str) -> pa.Table:
-    """A table with the reviews of a file in `column`: a table file's rows, or a text file's lines."""
+def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[pa.Schema, Part]:
+    """Columns of a file of reviews, and its rows in tables of at most 2,000: a text file's lines are rows.
+
+    A row without text, or with too few or too many fields, is an error; or, where there is a `skip`, that
+    is told of it and the row is left out. Raises ConfigError and DataError.
+    """
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
-    if is_table(path):
-        table = read_table(path, [column])
-        text_values(table, column, path)
-        return table
-    if path.suffix.lower() != ".txt":
-        raise ConfigError(f"--input {path}: its name should end in {', '.join(TABLE_SUFFIXES)} or .txt.")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty.")
+    if not is_table(path):
+        if path.suffix.lower() != ".txt":
+            raise ConfigError(f"--input {path}: its name should end in {', '.join(TABLE_SUFFIXES)} or .txt.")
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty.")
+        return pa.schema({column: pa.string()}), _lines(path, column)
+    skip_line = None if skip is None else lambda number: skip(f"line {number} has too few or too many fields")
+    schema, batches = open_table(path, [column], skip_row=skip_line)
+    kind = schema.field(column).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DataError(f"{path}: column {column!r} holds {kind}, not text.")
+    return schema, _rows(path, column, batches, skip)
+
+
+def _lines(path: Path, column: str) -> Part:
     with path.open("rb") as file:
-        return pa.table({column: list(lines_of(file, str(path)))})
+        for part in _chunks(lines_of(file, str(path))):
+            yield pa.table({column: pa.array(part, pa.string())})
 
 
-def check_output(path: Path, table: pa.Table) -> None:
-    """Raises ConfigError where `write_predictions` could not write the table to such a file."""
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(lines)
+    while part := list(islice(iterator, CHUNK)):
+        yield part
+
+
+def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip | None) -> Part:
+    row = 0
+    for batch in batches:
+        whole = pa.Table.from_batches([batch])
+        for start in range(0, whole.num_rows, CHUNK):
+            table = whole.slice(start, CHUNK)
+            values = table.column(column)
+            if values.null_count:
+                missing = [row + i for i, empty in enumerate(compute.is_null(values).to_pylist(), 1) if empty]
+                if skip is None:
+                    raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
+                for number in missing:
+                    skip(f"row {number} has no {column!r}")
+            row += table.num_rows
+            yield table.filter(compute.is_valid(values))
+
+
+def check_output(path: Path, schema: pa.Schema) -> None:
+    """Raises ConfigError where `write_predictions` could not write rows of this schema to such a file."""
     if not is_table(path):
         raise ConfigError(f"--output {path}: its name should end in one of {', '.join(TABLE_SUFFIXES)}.")
     if not path.parent.is_dir():
         raise ConfigError(f"--output {path}: there is no folder {path.parent}.")
-    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested and path.suffix.lower() in (".csv", ".tsv"):
         raise ConfigError(
             f"--output {path}: column {nested[0]!r} holds lists or objects; write .jsonl or .parquet."
         )
 
 
-def write_predictions(table: pa.Table, predictions: Iterable[Prediction], path: Path) -> None:
-    """Writes a table with `predicted_label` and `probability` added, in the format of the file's name."""
-    columns: dict[str, list[object]] = {"predicted_label": [], "probability": []}
-    for prediction in predictions:
-        columns["predicted_label"].append(prediction.label)
-        columns["probability"].append(prediction.probability)
-    for name, values in columns.items():
-        if name in table.column_names:
-            table = table.drop_columns(name)
-        table = table.append_column(name, pa.array(values))
-    suffix = path.suffix.lower()
-    with whole_file(path) as temporary:
-        if suffix == ".parquet":
-            parquet.write_table(table, temporary)
-        elif suffix == ".jsonl":
-            with temporary.open("w", encoding="utf-8") as file:
-                for batch in table.to_batches(max_chunksize=1000):
-                    file.writelines(
-                        json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in batch.to_pylist()
-                    )
-        else:
-            csv.write_csv(table, temporary, csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ","))
+def write_predictions(
+    schema: pa.Schema, predicted: Iterable[tuple[pa.Table, list[Prediction]]], path: Path
+) -> int:
+    """Writes tables of `schema` with `predicted_label` and `probability` added; gives the number of rows.
+
+    The format is that of the file's name. The file is there whole or not at all.
+    """
+    kept = [field for field in schema if field.name not in ADDED]
+    out = pa.schema([*kept, *(pa.field(name, kind) for name, kind in ADDED.items())])
+    num_rows = 0
+    with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
+        for table, predictions in predicted:
+            added = [[p.label for p in predictions], [p.probability for p in predictions]]
+            columns = [table.column(field.name) for field in kept]
+            write(pa.table([*columns, *added], schema=out))
+            num_rows += table.num_rows
+    return num_rows
+
+
+@contextmanager
+def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], Any]]:
+    if suffix == ".parquet":
+        with parquet.ParquetWriter(path, schema) as writer:
+            yield writer.write_table
+    elif suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as file:
+            yield lambda table: file.writelines(
+                json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in table.to_pylist()
+            )
+    else:
+        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
+        with csv.CSVWriter(path, schema, write_options=options) as writer:
+            yield writer.write_table

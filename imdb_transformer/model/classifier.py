@@ -1,5 +1,7 @@
 """The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
 
+Beside it, if the config says so, n-grams vote.
+
 Shapes: B batch, L length, D model width, C classes.
 """
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.layers import Linear
+from imdb_transformer.model.ngrams import Ngrams
 
 Pooling = Callable[[Tensor, Tensor], Tensor]
 
@@ -18,18 +21,27 @@ Pooling = Callable[[Tensor, Tensor], Tensor]
 class Classifier(nn.Module):
     """An encoder-only transformer whose head reads, by default, each channel's maximum over the review."""
 
+    ngrams: Ngrams | None
+
     def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int) -> None:
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.pooling = config.pooling
         self.pooled_dropout = nn.Dropout(config.pooled_dropout)
         self.head = Linear(config.width * (2 if config.pooling == "max+mean" else 1), num_classes)
+        self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
+        self.ngram_weight = config.ngram_weight
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
         features = self.encoder(ids, mask, dtype)  # (B, L, D)
         pooled = pool(features, mask, self.pooling).float()
-        return self.head(self.pooled_dropout(pooled))
+        logits = self.head(self.pooled_dropout(pooled))
+        if self.ngrams is None or self.training:
+            # The encoder learns as if it were alone: beside weights that already know the training reviews
+            # it would find nothing left to learn (configs/EXPERIMENTS.md).
+            return logits
+        return logits + self.ngram_weight * self.ngrams(ids, mask)
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:

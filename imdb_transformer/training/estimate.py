@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import BaseModel
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch, length_multiple
-from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.plan import gather, make_plan
-from imdb_transformer.training.step import make_model
+from imdb_transformer.training.task import Task
 
 NUM_TIMED = 3
 FORWARD_SHARE = 1 / 3  # a backward pass costs two forward ones
@@ -43,23 +40,18 @@ class Estimate(BaseModel):
     """steps and validations"""
 
 
-def estimate(
-    config: Config, splits: dict[str, EncodedSplit], hardware: Hardware, *, vocab_size: int, num_classes: int
-) -> Estimate:
-    """The cost of training `config` on this machine."""
-    train = splits["train"]
+def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_tokens: int) -> Estimate:
+    """The cost on this machine of training a task by `config`, whose model is spent on it."""
+    train, model = task.train, task.model.train()
     plan = make_plan(config, train)
     multiple = length_multiple(config.model)
     sizes = [_padded(train.lengths[indices], multiple) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
-    model = make_model(config, vocab_size=vocab_size, num_classes=num_classes).to(hardware.device).train()
-    seconds, flops = _measure(model, gather(config, train, typical, hardware), hardware)
-    activations = _activation_bytes(model, gather(config, train, largest, hardware), hardware)
+    seconds, flops = _measure(task, gather(config, train, typical, hardware), hardware)
+    activations = _activation_bytes(task, gather(config, train, largest, hardware), hardware)
     share = sum(sizes) / _padded(train.lengths[typical], multiple)
-    num_validated = 0
-    if "validation" in splits:
-        num_validated = len(plan.eval_steps) * int(splits["validation"].lengths.sum())
+    num_validated = len(plan.eval_steps) * num_validation_tokens
     parameters = parameters_by_part(model)
     copies = 4 + bool(config.train.ema_decay)  # weights, gradients, two moments, moving average
     return Estimate(
@@ -74,7 +66,7 @@ def estimate(
     )
 
 
-def parameters_by_part(model: Classifier) -> dict[str, int]:
+def parameters_by_part(model: nn.Module) -> dict[str, int]:
     """Number of parameters of embedding, attention, feed-forward, layer norms and head, and in total."""
     parts = dict.fromkeys(("embedding", "attention", "feed-forward", "layer norms", "head"), 0)
     for name, parameter in model.named_parameters():
@@ -93,25 +85,27 @@ def _padded(lengths: Any, multiple: int) -> int:
     return len(lengths) * -(-int(lengths.max()) // multiple) * multiple
 
 
-def _pass(model: Classifier, batch: Batch, hardware: Hardware) -> None:
-    F.cross_entropy(model(batch.ids, batch.mask, hardware.dtype), batch.labels).backward()
+def _pass(task: Task, batch: Batch, hardware: Hardware) -> None:
+    (
+        task.objective.loss(task.model, batch, hardware.dtype).total / task.objective.num_units(batch)
+    ).backward()
 
 
-def _measure(model: Classifier, batch: Batch, hardware: Hardware) -> tuple[float, float]:
+def _measure(task: Task, batch: Batch, hardware: Hardware) -> tuple[float, float]:
     """(seconds, FLOPs) of one forward and backward pass."""
     with FlopCounterMode(display=False) as counter:  # also warms up
-        _pass(model, batch, hardware)
+        _pass(task, batch, hardware)
     timings = []
     for _ in range(NUM_TIMED):
         began = time.perf_counter()
-        _pass(model, batch, hardware)
+        _pass(task, batch, hardware)
         if hardware.device.type == "cuda":
             torch.cuda.synchronize()
         timings.append(time.perf_counter() - began)
     return float(np.median(timings)), float(counter.get_total_flops())
 
 
-def _activation_bytes(model: Classifier, batch: Batch, hardware: Hardware) -> int:
+def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:
     """Bytes that a forward pass keeps for the backward pass, each storage counted once."""
     storages: dict[int, int] = {}
 
@@ -121,6 +115,6 @@ def _activation_bytes(model: Classifier, batch: Batch, hardware: Hardware) -> in
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _pass(model, batch, hardware)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        _pass(task, batch, hardware)
+    own = {parameter.untyped_storage().data_ptr() for parameter in task.model.parameters()}
     return sum(size for pointer, size in storages.items() if pointer not in own)

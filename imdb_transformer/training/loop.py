@@ -14,18 +14,14 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from imdb_transformer import checkpoint, run
-from imdb_transformer.config import Config
-from imdb_transformer.data import corpus, tokenized
-from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.data.tokenized import TokenizedCorpus
-from imdb_transformer.data.tokenizer import Tokenizer
-from imdb_transformer.errors import DivergedError, Interrupted, RunError
-from imdb_transformer.evaluation.evaluate import Score, score
+from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.files import recover_folder
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import length_multiple, logits_of
+from imdb_transformer.run import Kind
 from imdb_transformer.training.interruption import StopRequest
 from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.preparation import Prepared
 from imdb_transformer.training.saving import (
     Counters,
     counters_of,
@@ -36,14 +32,8 @@ from imdb_transformer.training.saving import (
     save_last,
 )
 from imdb_transformer.training.schedule import learning_rate
-from imdb_transformer.training.step import (
-    Learner,
-    StepResult,
-    all_finite,
-    make_learner,
-    make_model,
-    train_step,
-)
+from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
+from imdb_transformer.training.task import Task
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 
@@ -57,12 +47,14 @@ class Update(NamedTuple):
     result: StepResult
     tokens_per_second: float
     validation: Score | None = None
+    saved: bool = False
 
 
 class TrainingResult(BaseModel):
     """How a run ended."""
 
     run: str
+    kind: Kind
     best_step: int
     num_steps: int
     validation: Score | None
@@ -70,54 +62,36 @@ class TrainingResult(BaseModel):
     tokens_per_second: float
 
 
-def start(folder: Path, config: Config, data: TokenizedCorpus, hardware: Hardware) -> run.Run:
-    """A new run directory for `train` to work in."""
-    return run.create(
+def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
+    """A new run directory for `train` to work in; the model's initial weights are its first checkpoint."""
+    config, data = prepared.config, prepared.data
+    current = run.create(
         folder,
         config,
+        kind=prepared.kind,
         vocabulary=data.tokenizer,
         classes=data.corpus.manifest.classes,
         corpus_hash=data.corpus.content_hash,
         hardware=hardware.describe(),
+        soft_labels=prepared.soft_labels,
     )
+    save_last(current, make_learner(prepared.task.model, config.train), Counters())
+    return current
 
 
-def splits_of(current: run.Run) -> dict[str, EncodedSplit]:
-    """The splits that a run trains on, encoded with its own tokenizer. Raises RunError if they changed."""
-    stored, _ = corpus.ensure(current.config.data)
-    if stored.content_hash != current.info.corpus_hash:
-        raise RunError(
-            f"{current.folder} was begun on other reviews than those of {current.config.data.source} today."
-        )
-    tokenizer = Tokenizer.load(current.folder, current.config.tokenizer)
-    if tokenizer.content_hash != current.info.tokenizer_hash:
-        raise RunError(
-            f"{current.folder / 'tokenizer.json'} is not the tokenizer that this run was begun with."
-        )
-    return tokenized.encode(
-        current.config.data, stored, tokenizer, tokenized.training_splits(current.config.data)
-    )
-
-
-def train(
-    current: run.Run, splits: dict[str, EncodedSplit], hardware: Hardware, stop: StopRequest
-) -> Iterator[Update]:
-    """Trains from the run's last checkpoint, or from the start where it has none; yields after each step.
+def train(current: run.Run, task: Task, hardware: Hardware, stop: StopRequest) -> Iterator[Update]:
+    """Trains from the run's last checkpoint; yields after each step.
 
     Raises Interrupted after saving when `stop` asks for it, and DivergedError when loss or gradient is
     not finite; `checkpoints/last` is then what it was. The run's status on disk says how it ended.
     """
-    config, info, options = current.config, current.info, current.config.train
-    model = make_model(config, vocab_size=info.vocab_size, num_classes=len(info.classes)).to(hardware.device)
-    model.train()
-    learner = make_learner(model, options)
+    config, options = current.config, current.config.train
+    command = "pretrain" if current.info.kind == "pretrained" else "train"
+    learner = make_learner(task.model.train(), options)
     for name in ("best", "last"):
         recover_folder(current.folder / "checkpoints" / name)
-    plan = make_plan(config, splits["train"])
+    plan = make_plan(config, task.train)
     counters = restore_last(current, learner)
-    if counters is None:
-        counters = Counters()
-        save_last(current, learner, counters)
     current = current.with_status("running")
     lines: list[dict[str, Any]] = []
     resumed = time.perf_counter()
@@ -127,10 +101,10 @@ def train(
         # --- one step
         step, began = counters.step, time.perf_counter()
         epoch = plan.of_step(step)[-1][0]
-        batches = [gather(config, splits["train"], indices, hardware) for _, indices in plan.of_step(step)]
+        batches = [gather(config, task.train, indices, hardware) for _, indices in plan.of_step(step)]
         lr = learning_rate(options, step, plan.num_steps)
         try:
-            result = train_step(learner, batches, options, hardware, step=step, lr=lr)
+            result = train_step(learner, batches, task.objective, options, hardware, step=step, lr=lr)
         except DivergedError as error:
             raise _diverged(current, lines, str(error)) from None
         now = time.perf_counter()
@@ -140,12 +114,13 @@ def train(
             "step_seconds": counters.step_seconds + now - began,
             "train_seconds": seconds_before + now - resumed,
         })  # fmt: skip
-        lines.append({"step": step + 1, "epoch": epoch, "lr": lr, **result._asdict()})
+        lines.append({"step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
+                      "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens})  # fmt: skip
         update = Update(step + 1, plan.num_steps, epoch, result, result.num_tokens / (now - began))
 
         # --- validation, and the checkpoints
         if step + 1 in plan.eval_steps or step + 1 == plan.num_steps:
-            validation = _validate(config, learner, splits.get("validation"), hardware)
+            validation = task.validate(learner.averaged) if task.validate else None
             if validation and not math.isfinite(validation.loss):
                 message = f"step {step + 1}, at rate {lr:.3g}, gives validation loss {validation.loss:g}"
                 raise _diverged(current, lines, message)
@@ -163,7 +138,7 @@ def train(
                 save_best(current, learner, counters)
             _write(current, lines)
             save_last(current, learner, counters)
-            update = update._replace(validation=validation)
+            update = update._replace(validation=validation, saved=True)
         if len(lines) >= STEPS_BETWEEN_WRITES:
             _write(current, lines)
         yield update
@@ -175,7 +150,7 @@ def train(
             current.with_status("interrupted")
             raise Interrupted(
                 f"{stop.signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
-                f"Continue with: imdb-tx train --resume {current.folder}",
+                f"Continue with: imdb-tx {command} --resume {current.folder}",
                 exit_code=128 + stop.signal,
             )
     current.with_status("finished")
@@ -187,28 +162,13 @@ def result_of(current: run.Run) -> TrainingResult:
     counters = counters_of(meta)
     return TrainingResult(
         run=str(current.folder),
+        kind=current.info.kind,
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
     )
-
-
-def _validate(
-    config: Config, learner: Learner, split: EncodedSplit | None, hardware: Hardware
-) -> Score | None:
-    """Score on the validation split, where the config holds one out."""
-    if split is None:
-        return None
-    logits = logits_of(
-        learner.averaged,
-        [split.review(i) for i in range(len(split.labels))],
-        hardware=hardware,
-        batch_tokens=config.train.batch_tokens,
-        multiple=length_multiple(config.model),
-    )
-    return score(logits, split.labels)
 
 
 def _write(current: run.Run, lines: list[dict[str, Any]]) -> None:

@@ -65,11 +65,9 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
     )
 
 
-def restore_last(current: run.Run, learner: Learner) -> Counters | None:
-    """Puts the learner and the metrics where `last` was saved; None where there is no `last`."""
+def restore_last(current: run.Run, learner: Learner) -> Counters:
+    """Puts the learner and the metrics where `last` was saved. Raises RunError where that cannot be."""
     folder = current.checkpoint("last")
-    if not folder.exists():
-        return None
     meta = checkpoint.read_meta(folder, tokenizer_hash=current.info.tokenizer_hash)
     weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
     checkpoint.load_weights(learner.averaged, weights, origin=folder)

@@ -8,14 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
-from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.schedule import parameter_groups
+from imdb_transformer.training.task import Objective
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -32,21 +31,15 @@ class StepResult(NamedTuple):
     """What a step saw, before its update."""
 
     loss: float
-    accuracy: float
+    figures: dict[str, float]
     gradient_norm: float
     num_tokens: int
-
-
-def make_model(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
-    """The model of a config with its initial weights, which are a function of the seed."""
-    torch.manual_seed(config.train.seed)
-    return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes)
 
 
 def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
     """A learner that has taken no step."""
     optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.weight_decay),
+        parameter_groups(model, config),
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.adam_eps,
@@ -60,37 +53,40 @@ def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
 
 
 def train_step(
-    learner: Learner, batches: list[Batch], config: TrainConfig, hardware: Hardware, *, step: int, lr: float
-) -> StepResult:
-    """One step on the mean loss over all reviews of `batches`.
+    learner: Learner, batches: list[Batch], objective: Objective, config: TrainConfig, hardware: Hardware,
+    *, step: int, lr: float,
+) -> StepResult:  # fmt: skip
+    """One step on the mean loss over all units of `batches`.
 
-    Dropout depends on (seed, step, batch) only, so a resumed run draws the same numbers. Raises
+    Dropout and masking depend on (seed, step, batch) only, so a resumed run draws the same numbers. Raises
     DivergedError, with nothing updated, where the loss or the gradient is not finite.
     """
     model, averaged, optimizer = learner
-    num_reviews = sum(len(batch.labels) for batch in batches)
-    loss_sum = num_correct = 0.0
+    num_units = sum(map(objective.num_units, batches))
+    loss_sum = 0.0
+    sums: dict[str, list[tuple[float, float]]] = {}
     for i, batch in enumerate(batches):
-        torch.manual_seed(_dropout_seed(config.seed, step, i))
-        logits = model(batch.ids, batch.mask, hardware.dtype)
-        loss = F.cross_entropy(logits, batch.labels, label_smoothing=config.label_smoothing, reduction="sum")
-        (loss / num_reviews).backward()
-        loss_sum += loss.item()
-        num_correct += (logits.argmax(1) == batch.labels).sum().item()
+        torch.manual_seed(_noise_seed(config.seed, step, i))
+        loss = objective.loss(model, batch, hardware.dtype)
+        (loss.total / num_units).backward()
+        loss_sum += loss.total.item()
+        for name, pair in loss.figures.items():
+            sums.setdefault(name, []).append(pair)
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf).item()
     if not math.isfinite(loss_sum + norm):
         optimizer.zero_grad()
         raise DivergedError(
-            f"step {step + 1} has loss {loss_sum / num_reviews:g}, gradient norm {norm:g}, at rate {lr:.3g}"
+            f"step {step + 1} has loss {loss_sum / num_units:g}, gradient norm {norm:g}, at rate {lr:.3g}"
         )
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["lr_scale"]
     optimizer.step()
     optimizer.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
     num_tokens = sum(int(batch.mask.sum()) for batch in batches)
-    return StepResult(loss_sum / num_reviews, num_correct / num_reviews, norm, num_tokens)
+    figures = {name: sum(s for s, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
+    return StepResult(loss_sum / num_units, figures, norm, num_tokens)
 
 
 def all_finite(model: nn.Module) -> bool:
@@ -105,7 +101,7 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), weight)
 
 
-def _dropout_seed(seed: int, step: int, batch: int) -> int:
+def _noise_seed(seed: int, step: int, batch: int) -> int:
     return int(np.random.SeedSequence([seed, step, batch]).generate_state(1, np.uint64)[0] >> 1)
 
 

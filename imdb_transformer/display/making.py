@@ -1,45 +1,18 @@
-"""Results as text for people: every function takes a result and gives the lines to print."""
+"""What corpora, tokenizers and trainings came to: every function gives the lines to print."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from imdb_transformer.display.table import duration, percent, table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.tokenized import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
-    from imdb_transformer.evaluation.evaluate import Evaluation, Score
-    from imdb_transformer.inference.predict import Prediction
+    from imdb_transformer.evaluation.evaluate import Score
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import TrainingResult, Update
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned: text to the left, figures to the right.
-
-    >>> print(table(["split", "rows"], [["train", 25000], ["test", 9]]))
-    split    rows
-    train  25,000
-    test        9
-    """
-    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    numeric = [bool(rows) and not isinstance(rows[0][i], str) for i in range(len(header))]
-    lines = []
-    for row in cells:
-        aligned = [
-            c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / max(whole, 1):.1f}%"
+    from imdb_transformer.training.seeds import SeedsSummary
 
 
 def corpus(stored: "Corpus", *, was_there: bool) -> str:
@@ -55,7 +28,7 @@ def corpus(stored: "Corpus", *, was_there: bool) -> str:
             s.num_empty,
             s.num_duplicates,
             ", ".join(f"{other} {count}" for other, count in s.num_shared.items() if count) or "-",
-            _percent(s.num_with_breaks, s.num_rows),
+            percent(s.num_with_breaks, s.num_rows),
             *s.word_percentiles.values(),
         ]
         for s in manifest.statistics
@@ -80,8 +53,8 @@ def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
         r = split.report
         rows.append([
             name, r.num_reviews, r.num_tokens, f"{r.num_tokens / max(r.num_reviews, 1):.1f}",
-            r.num_reviews_cut, _percent(r.num_reviews_cut, r.num_reviews),
-            r.num_tokens_cut, _percent(r.num_tokens_cut, r.num_tokens),
+            r.num_reviews_cut, percent(r.num_reviews_cut, r.num_reviews),
+            r.num_tokens_cut, percent(r.num_tokens_cut, r.num_tokens),
         ])  # fmt: skip
     head = config.max_length - config.tail_length
     return (
@@ -105,43 +78,53 @@ def estimate(cost: "Estimate") -> str:
     )
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(42), duration(754), duration(7500)
-    ('42 s', '12 min 34 s', '2 h 5 min')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 1:
-        return f"{rest} s"
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def postfix(update: "Update") -> str:
     """What stands behind the progress bar."""
     result = update.result
-    speed = update.tokens_per_second / 1000
-    return f"loss {result.loss:.3f}, accuracy {result.accuracy:.3f}, {speed:.1f}k tokens/s"
+    figures = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in result.figures.items())
+    return f"loss {result.loss:.3f}{figures}, {update.tokens_per_second / 1000:.1f}k tokens/s"
 
 
-def validation(update: "Update") -> str:
-    """One line a validation."""
+def progress(update: "Update") -> str:
+    """One line a checkpoint: the figures on validation, or where there is none, of the last step."""
     found = update.validation
-    assert found is not None
-    return (
-        f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  "
-        f"validation accuracy {100 * found.accuracy:.2f}%  loss {found.loss:.4f}"
-    )
+    if found is not None:
+        figures = f"validation accuracy {100 * found.accuracy:.2f}%  loss {found.loss:.4f}"
+    else:
+        own = {"loss": update.result.loss, **update.result.figures}
+        figures = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in own.items())
+    return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {figures}"
 
 
 def result(ended: "TrainingResult") -> str:
     """The last lines of a training: where it is, how good it is, and what to type next."""
+    cost = f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
+    if ended.kind == "pretrained":
+        command = f"imdb-tx train --config finetune.toml --init-from {ended.run}"
+        return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
     return (
-        f"{ended.run}: {_figures(ended.validation)}, at step {ended.best_step:,}; "
-        f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s\n"
+        f"{ended.run}: {_figures(ended.validation)}, at step {ended.best_step:,}; {cost}\n"
         f"next: imdb-tx eval {ended.run}"
     )
+
+
+def seeds(found: "SeedsSummary") -> str:
+    """A row for a table in Markdown, then each run."""
+    spreads = {"validation accuracy": found.validation_accuracy, "test accuracy": found.test_accuracy}
+    known = {name: spread for name, spread in spreads.items() if spread is not None}
+    header = ["n", *known, "training time", "tokens/s"]
+    row = [
+        f"{len(found.runs)} seeds",
+        *(f"{100 * spread.mean:.2f} ± {100 * spread.sd:.2f}" for spread in known.values()),
+        f"median {duration(found.train_seconds)}",
+        f"{found.tokens_per_second:,.0f}",
+    ]
+    each = [
+        [run, *(f"{100 * spread.each[i]:.2f}%" for spread in known.values())]
+        for i, run in enumerate(found.runs)
+    ]
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), row)]
+    return "\n".join([*lines, "", table(["run", *known], each)])
 
 
 def baseline(made: "Baseline") -> str:
@@ -156,26 +139,3 @@ def _figures(found: "Score | None") -> str:
     if found is None:
         return "no validation split"
     return f"validation accuracy {100 * found.accuracy:.2f}%, loss {found.loss:.4f}"
-
-
-def evaluation(found: "Evaluation") -> str:
-    """The table of `imdb-tx eval`."""
-    rows = [
-        ["reviews", f"{found.num_examples:,}"],
-        ["accuracy", f"{100 * found.accuracy:.2f}% (95% interval {100 * found.accuracy_low:.2f} to "
-                     f"{100 * found.accuracy_high:.2f})"],
-        ["loss", f"{found.loss:.4f}"],
-        ["F1", f"{found.f1:.4f}"],
-        ["ROC AUC", "undefined: a class is absent" if found.roc_auc is None else f"{found.roc_auc:.4f}"],
-    ]  # fmt: skip
-    confusion = table(
-        ["true \\ predicted", *found.classes],
-        [[name, *counts] for name, counts in zip(found.classes, found.confusion, strict=True)],
-    )
-    return f"{table([found.split, found.checkpoint], rows)}\n\n{confusion}"
-
-
-def prediction(found: "Prediction") -> str:
-    """One line a review; control characters of the text are made visible, not obeyed."""
-    text = "".join(c if c.isprintable() else " " for c in found.text[:100])
-    return f"{found.label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}"

@@ -1,0 +1,104 @@
+"""What trained runs answer: every function gives the lines to print."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from imdb_transformer.display.table import printable, table
+
+if TYPE_CHECKING:  # heavy modules; at run time only their results come here
+    from imdb_transformer.evaluation.compare import Comparison
+    from imdb_transformer.evaluation.evaluate import Evaluation
+    from imdb_transformer.inference.explain import Explanation, WordShare
+    from imdb_transformer.inference.predict import Prediction
+
+NUM_DECIDING = 5
+GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def evaluation(found: "Evaluation") -> str:
+    """The table of `imdb-tx eval`."""
+    before, after = found.raw, found.calibrated
+    rows = [
+        ["reviews", f"{found.num_examples:,}"],
+        ["accuracy", f"{100 * found.accuracy:.2f}% (95% interval {100 * found.accuracy_low:.2f} to "
+                     f"{100 * found.accuracy_high:.2f})"],
+        ["F1", f"{found.f1:.4f}"],
+        ["ROC AUC", _or_undefined(found.roc_auc)],
+        ["average precision", _or_undefined(found.average_precision)],
+        ["loss", f"{after.loss:.4f} (before calibration {before.loss:.4f})"],
+        ["Brier score", f"{after.brier:.4f} ({before.brier:.4f})"],
+        ["calibration error", f"{100 * after.ece:.2f}% ({100 * before.ece:.2f}%)"],
+    ]  # fmt: skip
+    slices = table(
+        ["reviews that are", "reviews", "accuracy"],
+        [[name, part.num_examples, f"{100 * part.accuracy:.2f}%"] for name, part in found.slices.items()],
+    )
+    confusion = table(
+        ["true \\ predicted", *found.classes],
+        [[name, *counts] for name, counts in zip(found.classes, found.confusion, strict=True)],
+    )
+    return f"{table([found.split, found.checkpoint], rows)}\n\n{slices}\n\n{confusion}"
+
+
+def comparison(found: "Comparison") -> str:
+    """The tables of `imdb-tx compare`: configs, figures, pairs."""
+    differences = table(
+        ["", *found.runs], [[key, *map(str, values)] for key, values in found.differences.items()]
+    )
+    figures = table(
+        ["run", "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"],
+        [
+            [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
+             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", _or_undefined(e.roc_auc)]
+            for name, e in zip(found.runs, found.evaluations, strict=True)
+        ],
+    )  # fmt: skip
+    pairs = table(
+        ["second less first", "points", "95% interval", "only first right", "only second", "p (McNemar)"],
+        [
+            [f"{p.second} - {p.first}", f"{100 * p.difference:+.2f}",
+             f"{100 * p.low:+.2f} to {100 * p.high:+.2f}",
+             p.only_first_right, p.only_second_right, f"{p.p_value:.2g}"]
+            for p in found.pairs
+        ],
+    )  # fmt: skip
+    parts = [differences] if found.differences else ["the configs are the same"]
+    return "\n\n".join([*parts, figures, pairs])
+
+
+def _or_undefined(figure: float | None) -> str:
+    return "undefined: a class is absent" if figure is None else f"{figure:.4f}"
+
+
+def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str:
+    """A prediction, and the words that decided; in colour, the whole text with those words marked."""
+    largest = max((abs(word.share) for word in why.words), default=0.0) or 1.0
+    for_it = sorted(why.words, key=lambda word: -word.share)[:NUM_DECIDING]
+    against_it = sorted(why.words, key=lambda word: word.share)[:NUM_DECIDING]
+    lines = [
+        f"{found.label}\t{found.probability:.4f}",
+        f"  for {why.toward}: {_shares([word for word in for_it if word.share > 0])}",
+        f"  for {why.against}: {_shares([word for word in against_it if word.share < 0])}",
+        f"  {why.logit_difference:+.3f} in all, {why.bias:+.3f} of it bias (a word's share "
+        "also holds what it read in its neighbours)",
+    ]
+    if colour:
+        lines.append("  " + " ".join(_marked(word, largest) for word in why.words))
+    return "\n".join(lines)
+
+
+def _shares(words: "Sequence[WordShare]") -> str:
+    return ", ".join(f"{printable(word.word)[:40]} {word.share:+.3f}" for word in words) or "nothing"
+
+
+def _marked(word: "WordShare", largest: float) -> str:
+    text, strength = printable(word.word), abs(word.share) / largest
+    if strength < 0.1:
+        return text
+    return f"{BOLD if strength > 0.5 else ''}{GREEN if word.share > 0 else RED}{text}{PLAIN}"
+
+
+def prediction(found: "Prediction") -> str:
+    """One line a review; control characters of the text are made visible, not obeyed."""
+    text = printable(found.text[:100])
+    return f"{found.label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}"

@@ -1,0 +1,39 @@
+"""Probabilities that mean what they say: one temperature a run, fitted on validation.
+
+Shapes: N reviews, C classes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from imdb_transformer import run
+from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.inference.predict import Predictor
+
+BOUNDS = (-3.0, 3.0)  # of the temperature's logarithm: a factor of 20 either way
+
+
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
+    """What to divide (N, C) logits by for the least cross-entropy (Guo et al. 2017, section 4.2)."""
+    exact = logits.astype(np.float64)
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(exact / np.exp(log_temperature), axis=1)[rows, labels].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=BOUNDS, method="bounded").x))
+
+
+def calibrate(path: Path) -> run.Run:
+    """Fits a finished run's temperature on its validation split, where it held one out, and stores it."""
+    opened = run.open_run(path)
+    if not opened.config.data.validation or opened.info.kind == "pretrained":
+        return opened
+    stored, _ = corpus.ensure(opened.config.data)
+    rows = tokenized.rows_of(opened.config.data, stored, "validation")
+    (logits,) = Predictor.load(path).logits(rows.texts)
+    return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

@@ -1,0 +1,91 @@
+"""Runs side by side: how their configs and figures differ, and whether that is more than chance."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from scipy.stats import binomtest
+
+from imdb_transformer import run
+from imdb_transformer.evaluation.evaluate import Evaluation
+from imdb_transformer.evaluation.split import answers
+
+NUM_RESAMPLES = 10_000
+
+
+class Pair(BaseModel):
+    """Two runs on the same reviews."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: str
+    second: str
+    only_first_right: int
+    only_second_right: int
+    p_value: float
+    """of McNemar's exact test that neither is right more often (McNemar 1947)"""
+    difference: float
+    """accuracy of the second less that of the first"""
+    low: float
+    high: float
+    """95% interval of the difference: a bootstrap over reviews, the same for both runs (Efron 1979)"""
+
+
+class Comparison(BaseModel):
+    """What `imdb-tx compare` shows."""
+
+    runs: list[str]
+    differences: dict[str, list[Any]]
+    """by config key, the value of each run, where they are not all the same"""
+    evaluations: list[Evaluation]
+    pairs: list[Pair]
+
+
+def compare(paths: Sequence[Path], split: str) -> Comparison:
+    """Runs or checkpoints on one split of the corpus that all were trained beside."""
+    names = [str(path) for path in paths]
+    configs = [_flat(run.locate(path)[0]) for path in paths]
+    found = [answers([path], split) for path in paths]
+    pairs = [
+        pair_of(names[i], names[j], found[i].correct, found[j].correct)
+        for i, j in combinations(range(len(paths)), 2)
+    ]
+    return Comparison(
+        runs=names,
+        differences={
+            key: values for key in configs[0]
+            if len(set(map(repr, values := [config[key] for config in configs]))) > 1
+        },
+        evaluations=[answer.evaluation for answer in found],
+        pairs=pairs,
+    )  # fmt: skip
+
+
+def pair_of(first: str, second: str, right: NDArray[np.bool_], also: NDArray[np.bool_]) -> Pair:
+    """McNemar's test and a bootstrap of two runs' right answers, (N,) each, review by review."""
+    only_first, only_second = int((right & ~also).sum()), int((also & ~right).sum())
+    num = len(right)
+    shares = np.array([only_first, only_second, num - only_first - only_second]) / num
+    # Resampling reviews is drawing how many of each of the three kinds there are.
+    drawn = np.random.default_rng(0).multinomial(num, shares, NUM_RESAMPLES)
+    low, high = np.quantile((drawn[:, 1] - drawn[:, 0]) / num, [0.025, 0.975])
+    disagreed = only_first + only_second
+    return Pair(
+        first=first,
+        second=second,
+        only_first_right=only_first,
+        only_second_right=only_second,
+        p_value=float(binomtest(only_second, disagreed, 0.5).pvalue) if disagreed else 1.0,
+        difference=(only_second - only_first) / num,
+        low=float(low),
+        high=float(high),
+    )
+
+
+def _flat(opened: run.Run) -> dict[str, Any]:
+    sections = opened.config.model_dump()
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}

@@ -1,0 +1,139 @@
+"""Figures as SVG text, each with words that say what it shows.
+
+Shapes: N reviews, C classes.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from imdb_transformer.evaluation.evaluate import NUM_BINS, Evaluation
+
+SIZE = (5.0, 3.4)  # inches; the page scales them
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "imdb-tx",  # the same figure, the same bytes
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 10,
+}
+BLUE, ORANGE = "#3b7dd8", "#d9822b"  # told apart in light and dark, and by the colour-blind
+
+
+class Plot(NamedTuple):
+    """A figure of the report."""
+
+    title: str
+    description: str
+    svg: str
+
+
+def learning_curves(metrics: Sequence[dict[str, Any]]) -> Plot | None:
+    """Training loss and validation accuracy against the step; none where nothing was logged."""
+    losses = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+    validations = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
+    if not losses:
+        return None
+    figure, axes = _axes()
+    steps, values = np.array(losses).T
+    window = max(1, len(values) // 50)
+    smooth = np.convolve(values, np.ones(window) / window, mode="valid")
+    axes.plot(steps[window - 1 :], smooth, color=BLUE, label="training loss")
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss", color=BLUE)
+    description = f"Training loss falls from {smooth[0]:.3f} to {smooth[-1]:.3f} in {int(steps[-1]):,} steps."
+    if validations:
+        right = axes.twinx()
+        at, accuracies = np.array(validations).T
+        right.plot(at, 100 * accuracies, color=ORANGE, marker="o", markersize=3)
+        right.set_ylabel("validation accuracy, %", color=ORANGE)
+        description += f" The best validation accuracy is {100 * accuracies.max():.2f}%."
+    return _plot("Learning curves", description, figure)
+
+
+def roc(probabilities: NDArray[np.float64], labels: NDArray[np.int64], classes: Sequence[str]) -> Plot | None:
+    """True against false positives, of the second of two classes; none where the split lacks a class."""
+    from sklearn.metrics import auc, roc_curve
+
+    if len(classes) != 2 or len(set(labels.tolist())) != 2:
+        return None
+    false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
+    figure, axes = _axes()
+    axes.plot(false_rate, true_rate, color=BLUE)
+    axes.plot([0, 1], [0, 1], color="#888888", linestyle=":")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    area = auc(false_rate, true_rate)
+    return _plot("ROC", f"ROC curve of {classes[1]!r}; the area under it is {area:.4f}.", figure)
+
+
+def reliability(
+    before: NDArray[np.float64], after: NDArray[np.float64], labels: NDArray[np.int64], found: Evaluation
+) -> Plot:
+    """Accuracy against confidence over bins of as many reviews each, before and after calibration."""
+    figure, axes = _axes()
+    for probabilities, colour, name in ((before, ORANGE, "before"), (after, BLUE, "after calibration")):
+        confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
+        bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
+        points = np.array([[confidence[rows].mean(), correct[rows].mean()] for rows in bins])
+        axes.plot(*points.T, color=colour, marker="o", markersize=3, label=name)
+    low = 1 / before.shape[1]
+    axes.plot([low, 1], [low, 1], color="#888888", linestyle=":")
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("accuracy")
+    axes.legend(frameon=False)
+    errors = f"{100 * found.raw.ece:.2f}% before and {100 * found.calibrated.ece:.2f}% after calibration"
+    return _plot("Reliability", f"Accuracy against confidence; the calibration error is {errors}.", figure)
+
+
+def confusion(found: Evaluation) -> Plot:
+    """Counts by true and predicted class."""
+    figure, axes = _axes()
+    counts = np.array(found.confusion)
+    axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    for (i, j), count in np.ndenumerate(counts):
+        dark = count > counts[i].sum() / 2
+        axes.text(j, i, f"{count:,}", ha="center", va="center", color="white" if dark else "#222222")
+    axes.set_xticks(range(len(found.classes)), found.classes)
+    axes.set_yticks(range(len(found.classes)), found.classes)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    right = sum(counts[i, i] for i in range(len(counts)))
+    return _plot("Confusion", f"{right:,} of {found.num_examples:,} reviews are on the diagonal.", figure)
+
+
+def slices(found: Evaluation) -> Plot | None:
+    """Accuracy of each slice of the reviews."""
+    if not found.slices:
+        return None
+    figure, axes = _axes()
+    names = list(found.slices)[::-1]
+    accuracies = [100 * found.slices[name].accuracy for name in names]
+    axes.barh(names, accuracies, color=BLUE)
+    axes.set_xlim(max(0, min(accuracies) - 5), 100)
+    axes.set_xlabel("accuracy, %")
+    parts = ", ".join(
+        f"{name} {value:.1f}%" for name, value in zip(names[::-1], accuracies[::-1], strict=True)
+    )
+    return _plot("Accuracy by kind of review", f"Accuracy: {parts}.", figure)
+
+
+def _axes() -> tuple[Figure, Any]:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        return figure, figure.subplots()
+
+
+def _plot(title: str, description: str, figure: Figure) -> Plot:
+    text = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # What is black takes the page's colour of text, so that it can be read in the dark.
+    return Plot(title, description, svg.replace("#000000", "currentColor"))

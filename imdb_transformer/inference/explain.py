@@ -1,0 +1,157 @@
+"""Which words decided: a review's logit difference, shared out over its words.
+
+With max-pooling this is no guess. Every pooled channel came from one position, the head is linear, and the
+n-grams' votes are a sum: so the difference of two logits is a sum over positions, plus a bias. What a
+position's features are, though, they have become by reading its neighbours. The second method, integrated
+gradients (Sundararajan et al. 2017), follows the difference through the encoder down to the embeddings: what
+each word changes on the way from a text of `[MASK]` to this one.
+
+Shapes: L length, D model width, C classes.
+"""
+
+import bisect
+import re
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from imdb_transformer.data.tokenizer import MASK_ID
+from imdb_transformer.errors import RunError
+from imdb_transformer.inference.encoder import EncoderModel
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.model.classifier import Classifier, pool
+from imdb_transformer.model.ngrams import buckets_by_order
+
+Method = Literal["pooling", "gradients"]
+NUM_STEPS = 64  # of the integral
+
+
+class WordShare(NamedTuple):
+    """A word of the text and what it adds to the logit difference."""
+
+    word: str
+    start: int
+    """index of its first character in the text"""
+    share: float
+
+
+class Explanation(NamedTuple):
+    """Shares and bias add up to the logit difference; above zero it speaks for `toward`."""
+
+    toward: str
+    against: str
+    logit_difference: float
+    bias: float
+    words: list[WordShare]
+
+
+def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> Explanation:
+    """Which words decided about a text. Raises RunError for a linear model, or for several models.
+
+    Of two classes, the difference is that of the second and the first; of more, that of the likeliest and
+    the next. It is divided by the temperature, so that its logistic function is the probability that
+    `predict` gives where there are two classes.
+    """
+    if len(predictor.models) > 1:
+        raise RunError("One run's answer can be explained at a time.")
+    (model,), (temperature,), classes = predictor.models, predictor.temperatures, predictor.classes
+    if not isinstance(model, EncoderModel):
+        raise RunError("Only a transformer's answer can be explained: this run is a linear model.")
+    ids, spans = model.tokenizer.encode_with_spans(text)
+    batch = torch.from_numpy(ids.astype("int64"))[None].to(model.hardware.device)
+    with torch.no_grad():
+        logits = model.classifier(batch, batch >= 0, model.hardware.dtype)[0]
+    second, first = (1, 0) if len(classes) == 2 else logits.topk(2).indices.tolist()
+    shares = _pooling if method == "pooling" else _gradients
+    by_position, bias = shares(model, batch, second, first)
+    words = _by_word(text, (by_position / temperature).tolist(), spans)
+    difference = (logits[second] - logits[first]).item() / temperature
+    if method == "gradients":  # what the integral's steps leave over
+        bias = difference * temperature - by_position.sum().item()
+    return Explanation(classes[second], classes[first], difference, bias / temperature, words)
+
+
+@torch.no_grad()
+def _pooling(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
+    """(L,) shares and the bias, by what each pooled channel came from."""
+    classifier = model.classifier
+    features = classifier.encoder(ids, ids >= 0, model.hardware.dtype)[0].float()  # (L, D)
+    weights = classifier.head.weight[second] - classifier.head.weight[first]
+    bias = classifier.head.bias[second] - classifier.head.bias[first]
+    shares = torch.zeros(len(features), device=features.device)
+    width = features.shape[1]
+    for i, pooling in enumerate(classifier.pooling.split("+")):
+        own = weights[i * width : (i + 1) * width]
+        if pooling == "mean":
+            shares += features @ own / len(features)
+        else:
+            best = features.max(0) if pooling == "max" else features[:1].max(0)
+            shares.index_add_(0, best.indices, best.values * own)
+    voted, intercept = _votes(classifier, ids, second, first)
+    return shares + voted, (bias + intercept).item()
+
+
+def _votes(classifier: Classifier, ids: Tensor, second: int, first: int) -> tuple[Tensor, Tensor]:
+    """(L,) shares and the bias of the n-grams: each is shared evenly by the ids of its first occurrence."""
+    shares = torch.zeros(ids.shape[1], device=ids.device)
+    ngrams = classifier.ngrams
+    if ngrams is None:
+        return shares, shares.new_zeros(())
+    seen: set[int] = set()
+    for order, buckets in enumerate(buckets_by_order(ids, len(ngrams.weights)), 1):
+        votes = ngrams.logits(ngrams.weights[buckets[0]])  # (L, C)
+        for start, bucket in enumerate(buckets[0].tolist()):
+            if bucket not in seen:
+                seen.add(bucket)
+                shares[start : start + order] += (votes[start, second] - votes[start, first]) / order
+    bias = ngrams.logits(ngrams.intercept)
+    weight = classifier.ngram_weight
+    return weight * shares, weight * (bias[second] - bias[first])
+
+
+def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
+    """(L,) integrated gradients, from `[MASK]` at every position to the text; n-grams as above.
+
+    Not from zero, where a layer norm is not continuous. In fp32, since a difference of bf16 logits is too
+    coarse for an integral over small steps.
+    """
+    classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
+    mask = ids >= 0
+    embedded = tokens(ids).detach()
+    nothing = tokens(torch.full_like(ids, MASK_ID)).detach()
+    total = torch.zeros_like(embedded)
+    scaled: list[Tensor] = []
+
+    def replace(*_: object) -> Tensor:
+        return scaled[-1]
+
+    handle = tokens.register_forward_hook(replace)
+    try:
+        for step in range(NUM_STEPS):
+            share = (step + 0.5) / NUM_STEPS  # midpoint rule
+            scaled.append(torch.lerp(nothing, embedded, share).requires_grad_())
+            features = classifier.encoder(ids, mask, torch.float32)
+            logits = classifier.head(pool(features, mask, classifier.pooling))[0]
+            (gradient,) = torch.autograd.grad(logits[second] - logits[first], scaled.pop())
+            total += gradient
+    finally:
+        handle.remove()
+    voted, _ = _votes(classifier, ids, second, first)
+    return ((embedded - nothing) * total / NUM_STEPS).sum(-1)[0].detach() + voted, 0.0
+
+
+def _by_word(text: str, shares: list[float], spans: list[tuple[int, int]]) -> list[WordShare]:
+    """Shares of positions added up by the word of the text that they are a piece of."""
+    words = [(match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+    starts = [start for start, _ in words]
+    sums = [0.0] * len(words)
+    rest = 0.0
+    for share, (start, _) in zip(shares, spans, strict=True):
+        index = bisect.bisect_right(starts, start) - 1
+        if index >= 0:
+            sums[index] += share
+        else:
+            rest += share
+    found = [WordShare(text[a:b], a, share) for (a, b), share in zip(words, sums, strict=True)]
+    return found if not rest else [WordShare("", 0, rest), *found]

@@ -1,0 +1,97 @@
+"""The heads of self-supervised training: an encoder learns from text alone.
+
+Two objectives share one encoder. Masked language modelling: name the tokens behind `[MASK]` (Devlin et al.
+2019, 3.1). Replaced-token detection: of a text in which those tokens were replaced by the model's own
+guesses, say of every position whether it is as written (ELECTRA: Clark et al. 2020, section 2; their
+generator and discriminator are here one encoder, all weights tied).
+
+Shapes: B batch, L length, D model width, V vocabulary, M masked positions, K candidates.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from imdb_transformer.config import ModelConfig, PretrainConfig
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.layers import LayerNorm, Linear
+
+RARE = 1e-3  # expected uses of an id that never occurs: it keeps a chance to be a candidate
+
+
+class PretrainingLosses(NamedTuple):
+    """Sums over a batch; the counts to divide them by."""
+
+    masked: Tensor  # cross-entropy in nats
+    num_masked: int
+    num_named: int  # masked tokens whose likeliest candidate is right
+    detection: Tensor  # binary cross-entropy in nats
+    num_detected: int  # tokens rightly told to be replaced or not
+    num_replaced: int
+
+
+class PretrainingModel(nn.Module):
+    """An encoder, a head that names tokens by the embedding's own weights, a head that spots replacements."""
+
+    inclusion: Tensor  # (V,): probability of each id to be a candidate
+
+    def __init__(self, config: ModelConfig, options: PretrainConfig, *, mask_id: int, counts: Tensor) -> None:
+        """`counts` (V,): how often each id occurs; special ids, which never do, are never candidates."""
+        super().__init__()
+        self.options, self.mask_id = options, mask_id
+        self.encoder = Encoder(config, len(counts))
+        self.transform = Linear(config.width, config.width)
+        self.norm = LayerNorm(config.width, eps=config.norm_eps)
+        frequency = (counts + RARE) / (counts + RARE).sum()
+        # Starting at the unigram distribution: what a context adds is then all that is left to learn.
+        self.bias = nn.Parameter(frequency.log())
+        self.detector = nn.Sequential(Linear(config.width, config.width), nn.GELU(), Linear(config.width, 1))
+        spread = frequency.sqrt()
+        inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
+        self.register_buffer("inclusion", inclusion, persistent=False)
+
+    def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> PretrainingLosses:
+        """(B, L) ids and mask (true on tokens) -> losses; what is masked is drawn from torch's generator."""
+        chosen = (torch.rand(ids.shape, device=ids.device) < self.options.mask_fraction) & mask
+        chosen[0, 0] = True  # one at least
+        features = self.encoder(ids.masked_fill(chosen, self.mask_id), mask, dtype)
+        logits, candidates = self._named(features[chosen], ids[chosen])  # (M, 1 + K), target first
+        targets = torch.zeros(len(logits), dtype=torch.long, device=ids.device)
+        masked = F.cross_entropy(logits, targets, reduction="sum")
+        num_named = int((logits.argmax(1) == 0).sum())
+        if not self.options.detection_weight:
+            return PretrainingLosses(masked, len(targets), num_named, masked.new_zeros(()), 0, 0)
+        guesses = _drawn(logits.detach(), candidates, ids[chosen])
+        corrupted = ids.masked_scatter(chosen, guesses)
+        replaced = corrupted != ids
+        scores = self.detector(self.encoder(corrupted, mask, dtype)[mask]).squeeze(1).float()
+        truth = replaced[mask]
+        detection = F.binary_cross_entropy_with_logits(scores, truth.float(), reduction="sum")
+        num_detected = int(((scores > 0) == truth).sum())
+        return PretrainingLosses(masked, len(targets), num_named, detection, num_detected, int(truth.sum()))
+
+    def _named(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(M, 1 + K) logits, the true id's first, and the K other ids that stand in for the vocabulary.
+
+        Each id is a candidate with its own probability p, and log p is taken from its logit, so that the
+        sum over candidates estimates that over the vocabulary without bias (sampled softmax: Jean et al.
+        2015, section 3, with Poisson sampling).
+        """
+        candidates = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)  # (K,)
+        hidden = self.norm(F.gelu(self.transform(features)))  # (M, D)
+        table = self.encoder.embedding.tokens.weight
+        others = hidden @ table[candidates].to(hidden.dtype).T  # (M, K)
+        others = others.float() + (self.bias[candidates] - self.inclusion[candidates].log())
+        others = others.masked_fill(targets[:, None] == candidates, -torch.inf)
+        own = (hidden * table[targets].to(hidden.dtype)).sum(1).float() + self.bias[targets]  # (M,)
+        return torch.cat([own[:, None], others], dim=1), candidates
+
+
+def _drawn(logits: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+    """(M,): an id drawn from each row's distribution."""
+    cumulative = logits.softmax(1).cumsum(1)
+    uniform = torch.rand(len(logits), 1, device=logits.device) * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, uniform).squeeze(1).clamp(max=logits.shape[1] - 1)
+    return torch.where(index == 0, targets, candidates[(index - 1).clamp(min=0)])

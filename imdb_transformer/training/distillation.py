@@ -1,0 +1,53 @@
+"""Soft labels: what a teacher says of the unlabelled reviews, for a student to learn beside the true labels.
+
+Self-training with a soft target (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student"). The
+teacher is one or several runs on the same reviews, linear ones included.
+
+Shapes: N reviews, C classes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imdb_transformer import run
+from imdb_transformer.config import Config
+from imdb_transformer.data import tokenized
+from imdb_transformer.data.corpus import Corpus
+from imdb_transformer.data.encoded import EncodedSplit, joined, selected
+from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.inference.predict import CHUNK, Predictor
+
+
+def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDArray[np.float32]:
+    """(N, C): the teachers' mean probabilities for each review of `unsupervised`.
+
+    Raises DataError where the corpus has no such split, and RunError for a teacher that was trained on
+    other reviews, or on those that this config holds out.
+    """
+    if "unsupervised" not in corpus.manifest.splits:
+        raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
+    for path in teachers:
+        teacher = run.locate(path)[0]
+        if teacher.info.corpus_hash != corpus.content_hash:
+            raise RunError(
+                f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
+                "what is held out here."
+            )
+        if config.data.validation and not teacher.config.data.validation:
+            raise RunError(f"{path} was trained on the validation split, which this config holds out.")
+    predictor = Predictor.load(*teachers)
+    texts = tokenized.rows_of(config.data, corpus, "unsupervised").texts
+    parts = [predictor.probabilities(texts[i : i + CHUNK]) for i in range(0, len(texts), CHUNK)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def with_soft_labels(
+    train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32], *, confidence: float
+) -> EncodedSplit:
+    """Train, and those unlabelled reviews that the teacher is sure enough of; labels are (N, C)."""
+    hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
+    kept = selected(unlabelled._replace(labels=soft), np.flatnonzero(soft.max(1) >= confidence))
+    return joined([train._replace(labels=hard), kept])

@@ -1,0 +1,76 @@
+"""From a config, or from a run that goes on, to the task that the loop trains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imdb_transformer import run
+from imdb_transformer.config import Config
+from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.data.tokenized import PRETRAINING_SPLITS, TokenizedCorpus
+from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
+from imdb_transformer.errors import RunError
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.training import classification, distillation, pretrain
+from imdb_transformer.training.task import Task
+
+SoftLabels = NDArray[np.float32] | None
+
+
+class Prepared(NamedTuple):
+    """All that a new run starts with."""
+
+    config: Config
+    kind: run.Kind
+    data: TokenizedCorpus
+    soft_labels: SoftLabels
+    task: Task
+
+
+def prepare(config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = ()) -> Prepared:
+    """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run."""
+    data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)))
+    soft = distillation.soft_labels(teachers, config, data.corpus) if teachers else None
+    classes = data.corpus.manifest.classes
+    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes))
+    return Prepared(config, kind, data, soft, task)
+
+
+def prepare_again(current: run.Run, hardware: Hardware) -> Task:
+    """The task of a run that goes on, with its own tokenizer. Raises RunError if its reviews changed."""
+    config, info = current.config, current.info
+    stored, _ = corpus.ensure(config.data)
+    if stored.content_hash != info.corpus_hash:
+        raise RunError(
+            f"{current.folder} was begun on other reviews than those of {config.data.source} today."
+        )
+    tokenizer = Tokenizer.load(current.folder, config.tokenizer)
+    if tokenizer.content_hash != info.tokenizer_hash:
+        raise RunError(f"{current.folder / FILE_NAME} is not the tokenizer that this run was begun with.")
+    soft = run.soft_labels_of(current)
+    splits = tokenized.encode(config.data, stored, tokenizer, _reads(config, info.kind, soft is not None))
+    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes))
+
+
+def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
+    if kind == "pretrained":
+        return PRETRAINING_SPLITS
+    return (*tokenized.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
+
+
+def _task(
+    config: Config, kind: run.Kind, splits: dict[str, EncodedSplit], soft: SoftLabels, hardware: Hardware,
+    vocab_size: int, num_classes: int,
+) -> Task:  # fmt: skip
+    if kind == "pretrained":
+        return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
+    if soft is not None:
+        learnt = distillation.with_soft_labels(
+            splits["train"], splits["unsupervised"], soft, confidence=config.train.teacher_confidence
+        )
+        splits = {**splits, "train": learnt}
+    return classification.make_task(config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes)

@@ -1,0 +1,74 @@
+"""What a training works on: a model, what it reads, and what it is told to make small."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.inference.forward import Batch
+
+
+class BatchLoss(NamedTuple):
+    """A batch's loss summed over its units, and figures to show, each as a sum and what to divide it by."""
+
+    total: Tensor
+    figures: dict[str, tuple[float, float]]
+
+
+class Objective(NamedTuple):
+    """A loss, and the units that its mean is over: a step's batches weigh as much as they have units."""
+
+    loss: Callable[[nn.Module, Batch, torch.dtype], BatchLoss]
+    num_units: Callable[[Batch], int]
+
+
+class Task(NamedTuple):
+    """Everything that tells one training from another; the loop is the same for all."""
+
+    model: nn.Module
+    objective: Objective
+    train: EncodedSplit
+    validate: Callable[[nn.Module], Score] | None
+
+
+def classification(label_smoothing: float = 0.0) -> Objective:
+    """Cross-entropy of logits against labels, a mean over reviews."""
+
+    def loss(model: nn.Module, batch: Batch, dtype: torch.dtype) -> BatchLoss:
+        logits = model(batch.ids, batch.mask, dtype)
+        total = F.cross_entropy(logits, batch.labels, label_smoothing=label_smoothing, reduction="sum")
+        truth = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
+        num_correct = (logits.argmax(1) == truth).sum().item()
+        return BatchLoss(total, {"accuracy": (num_correct, len(truth))})
+
+    return Objective(loss, lambda batch: len(batch.labels))
+
+
+def self_supervision(mask_fraction: float, detection_weight: float) -> Objective:
+    """Masked language modelling plus weighted replaced-token detection, a mean over tokens.
+
+    The first is divided by the masked share, so that the two weigh as in ELECTRA's equation 5.
+    """
+
+    def loss(model: nn.Module, batch: Batch, dtype: torch.dtype) -> BatchLoss:
+        found = model(batch.ids, batch.mask, dtype)
+        num_tokens = num_units(batch)
+        figures = {
+            "masked_loss": (found.masked.item(), found.num_masked),
+            "masked_accuracy": (found.num_named, found.num_masked),
+        }
+        if detection_weight:
+            figures |= {
+                "detection_loss": (found.detection.item(), num_tokens),
+                "detection_accuracy": (found.num_detected, num_tokens),
+            }
+        return BatchLoss(found.masked / mask_fraction + detection_weight * found.detection, figures)
+
+    def num_units(batch: Batch) -> int:
+        return int(batch.mask.sum())
+
+    return Objective(loss, num_units)

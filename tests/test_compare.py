@@ -1,0 +1,50 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imdb_transformer import run
+from imdb_transformer.errors import ConfigError
+from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.evaluation.compare import pair_of
+from tests.conftest import imdb_tx
+
+
+def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
+    right = np.array([True] * 90 + [False] * 10)
+    also = np.array([True] * 88 + [False] * 2 + [True] * 8 + [False] * 2)
+    pair = pair_of("a", "b", right, also)
+    assert (pair.only_first_right, pair.only_second_right) == (2, 8)
+    # 2 P(X <= 2) of 10 fair coins: 2 (1 + 10 + 45) / 1024
+    assert pair.p_value == pytest.approx(112 / 1024)
+    assert pair.difference == pytest.approx(0.06)
+    assert pair.low < 0.06 < pair.high
+
+
+def test_bootstrap_interval_is_near_the_normal_one_where_there_are_many() -> None:
+    rng = np.random.default_rng(0)
+    right, also = rng.random(20_000) < 0.9, rng.random(20_000) < 0.91
+    pair = pair_of("a", "b", right, also)
+    spread = (also.astype(float) - right).std() / 20_000**0.5
+    assert (pair.high - pair.low) / 2 == pytest.approx(1.96 * spread, rel=0.05)
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    right = np.random.default_rng(0).random(100) < 0.5
+    pair = pair_of("a", "a", right, right)
+    assert (pair.p_value, pair.difference, pair.low, pair.high) == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) -> None:
+    config = run.open_run(trained).config
+    other = config.model_copy(update={"train": config.train.model_copy(update={"lr": 0.5})})
+    make_baseline(tmp_path / "nb", other, "nb")
+    shown = imdb_tx("compare", trained, tmp_path / "nb").stdout
+    assert "train.lr" in shown
+    assert "McNemar" in shown
+    found = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
+    assert found["differences"] == {"train.lr": [0.01, 0.5, 0.01]}
+    assert len(found["pairs"]) == 3
+    assert [e["num_examples"] for e in found["evaluations"]] == [100] * 3
+    assert isinstance(imdb_tx("compare", trained).exception, ConfigError)

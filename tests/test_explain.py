@@ -1,0 +1,116 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imdb_transformer import run
+from imdb_transformer.config import ModelConfig
+from imdb_transformer.data.tokenizer import MASK_ID, Tokenizer
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.inference.encoder import EncoderModel
+from imdb_transformer.inference.explain import explain
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.model.classifier import Classifier
+from tests.conftest import imdb_tx
+
+TEXTS = ["", "good", "An awful, boring film.<br /><br />I left early!", "\0 😀 ünïcode", "word " * 300]
+
+
+def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predictor:
+    """The trained run's predictor with another model, of random weights, in fp32."""
+    predictor = Predictor.load(trained)
+    model = predictor.models[0]
+    assert isinstance(model, EncoderModel)
+    config = run.open_run(trained).config.model
+    torch.manual_seed(0)
+    classifier = Classifier(
+        ModelConfig(**{**config.model_dump(), **changes}), vocab_size=model.tokenizer.vocab_size,
+        num_classes=num_classes,
+    )  # fmt: skip
+    if classifier.ngrams is not None:
+        classifier.ngrams.weights.normal_()
+        classifier.ngrams.intercept.normal_()
+    model.classifier = classifier.eval()
+    model.hardware = model.hardware._replace(dtype=torch.float32)
+    return Predictor([model], tuple("abc"[:num_classes]), [2.0])
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("pooling", ["max", "mean", "max+mean"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
+    trained: Path, text: str, pooling: str, num_classes: int
+) -> None:
+    predictor = a_predictor(trained, num_classes, pooling=pooling, ngram_buckets=1024)
+    found = explain(predictor, text)
+    total = sum(word.share for word in found.words) + found.bias
+    assert total == pytest.approx(found.logit_difference, abs=1e-3)
+    log_probabilities = np.log(predictor.probabilities([text]))[0]
+    index = predictor.classes.index
+    expected = log_probabilities[index(found.toward)] - log_probabilities[index(found.against)]
+    assert found.logit_difference == pytest.approx(expected, abs=1e-3)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=300))
+def test_words_of_any_text_stand_where_they_say(trained: Path, text: str) -> None:
+    predictor = Predictor.load(trained)
+    found = explain(predictor, text)
+    for word in found.words:
+        assert text[word.start : word.start + len(word.word)] == word.word
+    total = sum(word.share for word in found.words) + found.bias
+    assert total == pytest.approx(found.logit_difference, abs=1e-3)
+
+
+def test_integrated_gradients_add_up_to_the_difference_from_a_text_of_masks(trained: Path) -> None:
+    predictor = a_predictor(trained)
+    (model,) = predictor.models
+    assert isinstance(model, EncoderModel)
+    text = "A good film, with a dull ending."
+    found = explain(predictor, text, method="gradients")
+    ids = torch.full((1, len(model.tokenizer.encode([text])[0])), MASK_ID)
+    with torch.no_grad():
+        first, second = model.classifier(ids, ids >= 0)[0].tolist()
+    nothing = (second - first) / 2.0  # the temperature
+    total = sum(word.share for word in found.words)
+    assert total == pytest.approx(found.logit_difference - nothing, rel=0.05)
+    assert found.bias == pytest.approx(nothing, rel=0.05, abs=0.02)
+
+
+def test_spans_point_at_the_characters_of_each_id(trained: Path) -> None:
+    config = run.open_run(trained).config.tokenizer
+    tokenizer = Tokenizer.load(trained, config)
+    text = "The <br /><br />PLOT is good."
+    ids, spans = tokenizer.encode_with_spans(text)
+    np.testing.assert_array_equal(ids, tokenizer.encode([text])[0])
+    spelt = "".join(text[start:end] for start, end in spans).lower()
+    assert spelt == "theplotisgood."
+    long = "good film " * 200
+    ids, spans = tokenizer.encode_with_spans(long)
+    assert len(ids) == len(spans) == config.max_length
+    assert spans[-1][1] == len(long.rstrip())
+
+
+def test_explanations_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
+    shown = imdb_tx("predict", "--run", trained, "--explain", "a <b>good</b> film").stdout
+    assert "for pos:" in shown
+    assert "\x1b" not in shown  # no colours outside a terminal
+    page = tmp_path / "why.html"
+    answer = imdb_tx("predict", "--run", trained, "--explain", "--json", "--html", page, "a <b>good</b> film")
+    found = json.loads(answer.stdout)["explanation"]
+    assert [word["word"] for word in found["words"]] == ["a", "<b>good</b>", "film"]
+    assert "&lt;b&gt;good&lt;/b&gt;" in page.read_text()
+    assert "<b>" not in page.read_text()
+
+
+def test_a_linear_model_and_a_file_are_not_explained(trained: Path, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    refused = imdb_tx("predict", "--run", tmp_path / "nb", "--explain", "a film")
+    assert isinstance(refused.exception, RunError)
+    refused = imdb_tx("predict", "--run", trained, "--explain", "--input", tmp_path / "x.csv")
+    assert isinstance(refused.exception, ConfigError)

@@ -1,0 +1,93 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from imdb_transformer.config import Config, ModelConfig
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.ngrams import NONE, Ngrams, hashed
+from imdb_transformer.training import initial
+from imdb_transformer.training.plan import gather
+from imdb_transformer.training.preparation import prepare
+from tests.test_training import CPU, train
+
+Tiny = Callable[..., Config]
+BUCKETS = 2**16
+
+
+def held(ids: list[int], padding: int = 0) -> set[int]:
+    """The buckets of one review."""
+    row = torch.tensor([ids + [0] * padding])
+    buckets = hashed(row, row != 0, BUCKETS)[0].tolist()
+    found = [bucket for bucket in buckets if bucket != NONE]
+    assert len(set(found)) == len(found)
+    assert all(0 <= bucket < BUCKETS for bucket in found)
+    return set(found)
+
+
+@given(st.lists(st.integers(1, 60_000), min_size=1, max_size=30), st.integers(0, 5))
+def test_a_reviews_ngrams_are_those_of_its_windows_of_three_whatever_its_padding(
+    ids: list[int], padding: int
+) -> None:
+    windows = [ids[i : i + 3] for i in range(max(1, len(ids) - 2))]
+    assert held(ids, padding) == set().union(*map(held, windows))
+
+
+def test_repeating_an_ngram_changes_nothing_and_order_matters() -> None:
+    assert held([5, 6, 5, 6, 5, 6, 5, 6]) == held([5, 6, 5, 6])
+    assert len(held([5, 6, 7])) == 6
+    assert held([5, 6]) != held([6, 5])
+
+
+def test_few_ngrams_share_a_bucket() -> None:
+    ids = torch.randint(4, 16_000, (1, 1000))
+    num_buckets = 2**22
+    kept = (hashed(ids, ids != 0, num_buckets) != NONE).sum()
+    assert kept > 0.99 * 2950
+
+
+def test_ngrams_vote_in_evaluation_only() -> None:
+    config = ModelConfig(ngram_buckets=1024, ngram_weight=2.0, dropout=0.0)
+    torch.manual_seed(0)
+    model = Classifier(config, vocab_size=50, num_classes=2)
+    assert isinstance(model.ngrams, Ngrams)
+    ids = torch.randint(4, 50, (3, 32))
+    mask = ids != 0
+    alone = model.train()(ids, mask)
+    torch.testing.assert_close(model.eval()(ids, mask), alone)
+    model.ngrams.weights.normal_()
+    torch.testing.assert_close(model.train()(ids, mask), alone)
+    torch.testing.assert_close(model.eval()(ids, mask), alone + 2 * model.ngrams(ids, mask))
+
+
+@pytest.mark.parametrize("ema", ["train.ema_decay=0.0", "train.ema_decay=0.9"])
+def test_fitted_ngrams_are_in_the_checkpoint_and_know_the_classes(
+    tiny: Tiny, tmp_path: Path, ema: str
+) -> None:
+    ended = train(tiny("model.ngram_buckets=4096", "train.epochs=1", ema), tmp_path / "run")
+    tensors = load_file(ended.checkpoint("best") / "model.safetensors")
+    assert tensors["ngrams.weights"].count_nonzero() > 100
+    ngrams = Ngrams(4096, 2)
+    ngrams.load_state_dict({"weights": tensors["ngrams.weights"], "intercept": tensors["ngrams.intercept"]})
+    split = prepare(tiny(), "encoder", CPU).data.splits["train"]
+    batch = gather(tiny(), split, np.arange(50), CPU)
+    votes = ngrams(batch.ids, batch.mask).argmax(1)
+    assert (votes == batch.labels).float().mean() > 0.95
+    Predictor.load(ended.folder)
+
+
+def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
+    made = prepare(tiny("model.ngram_buckets=4096"), "encoder", CPU)
+    split = made.data.splits["train"]
+    model = Classifier(ModelConfig(ngram_buckets=4096), vocab_size=400, num_classes=3)
+    three = split._replace(labels=np.arange(len(split.labels)) % 3)
+    initial.fit_ngrams(model, three, made.config)
+    assert model.ngrams is not None
+    assert model.ngrams.weights.shape == (4096, 3)
+    assert (model.ngrams.weights.count_nonzero(0) > 100).all()

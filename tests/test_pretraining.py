@@ -1,0 +1,175 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from imdb_transformer import config_file, run
+from imdb_transformer.config import Config, PretrainConfig
+from imdb_transformer.data.tokenized import tokenize
+from imdb_transformer.data.tokenizer import MASK_ID
+from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.model.pretraining import PretrainingModel, _drawn
+from imdb_transformer.training import initial, loop
+from imdb_transformer.training.preparation import prepare
+from tests.conftest import imdb_tx
+from tests.test_training import CPU, train, weights
+
+Tiny = Callable[..., Config]
+BOTH = "pretrain.detection_weight=5.0"
+
+
+def pretrained(config: Config, folder: Path, stop_after: int | None = None) -> run.Run:
+    return train(config, folder, stop_after, kind="pretrained")
+
+
+def test_both_losses_fall_on_the_demo_corpus(tmp_path: Path) -> None:
+    config = config_file.load(
+        "demo.toml",
+        [f"data.data_dir={tmp_path}", "train.epochs=2", "train.lr=5e-3", BOTH, "model.dropout=0.0"],
+    )
+    ended = pretrained(config, tmp_path / "run")
+    lines = run.read_metrics(ended)
+    for figure in ("masked_loss", "detection_loss"):
+        first, last = (np.mean([line[figure] for line in part]) for part in (lines[:5], lines[-5:]))
+        assert last < 0.8 * first, figure
+
+
+def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny(BOTH, "train.ema_decay=0.9", "train.accumulate=2")
+    whole = pretrained(config, tmp_path / "whole")
+    with pytest.raises(Interrupted, match="imdb-tx pretrain --resume"):
+        pretrained(config, tmp_path / "parts", 5)
+    parts = pretrained(config, tmp_path / "parts")
+    assert weights(whole.folder) == weights(parts.folder)
+    assert run.read_metrics(whole) == run.read_metrics(parts)
+
+
+def test_pretraining_and_its_tokenizer_read_neither_validation_nor_test(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny(BOTH)
+    whole = pretrained(config, tmp_path / "whole").folder
+    data = tmp_path / "data"
+    for name in ("test", "validation"):
+        for path in data.rglob(f"{name}.parquet"):
+            path.unlink()
+    shutil.rmtree(data / "encoded")
+    shutil.rmtree(data / "tokenizers")
+    without = pretrained(config, tmp_path / "without").folder
+    assert weights(whole) == weights(without)
+    assert (whole / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
+
+
+def test_what_is_held_out_does_not_stand_among_the_unlabelled(
+    tiny: Tiny, source: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(source, tmp_path / "own"))
+    shared = (own / "test.jsonl").read_text().splitlines()[:30]
+    with (own / "unsupervised.jsonl").open("a") as file:
+        file.writelines(line + "\n" for line in shared)
+    data = tokenize(tiny(f"data.source={own}"), ["train", "unsupervised"])
+    assert data.splits["unsupervised"].report.num_reviews == 100
+
+
+def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -> None:
+    ended = pretrained(tiny(), tmp_path / "pretrained")
+    made = prepare(tiny("model.dropout=0.5", "tokenizer.max_length=32"), "encoder", CPU)
+    initial.load_encoder(made.task.model, ended.folder, made.config, made.data.tokenizer)
+    started = loop.start(tmp_path / "run", made, CPU)
+    saved = load_file(ended.checkpoint("best") / "model.safetensors")
+    first = load_file(started.checkpoint("last") / "model.safetensors")
+    names = [name for name in saved if name.startswith("encoder.")]
+    assert names
+    assert all(torch.equal(saved[name], first[name]) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.feedforward_width=64", "model.feedforward_width is 32, here it is 64"),
+        ("model.radius=4", "model.radius is 8, here it is 4"),
+        ("tokenizer.vocab_size=500", "another tokenizer"),
+    ],
+)
+def test_another_tokenizer_or_size_is_refused(
+    tiny: Tiny, tmp_path: Path, override: str, message: str
+) -> None:
+    ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
+    made = prepare(tiny(override), "encoder", CPU)
+    with pytest.raises(RunError, match=message):
+        initial.load_encoder(made.task.model, ended.folder, made.config, made.data.tokenizer)
+
+
+def test_a_pretrained_run_does_not_predict_and_says_what_to_do(config_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "p"
+    made = imdb_tx("pretrain", "--config", config_path, "--run-dir", folder)
+    assert f"--init-from {folder}" in made.stdout
+    refused = imdb_tx("predict", "--run", folder, "a film")
+    assert isinstance(refused.exception, RunError)
+    assert f"--init-from {folder}" in str(refused.exception)
+    wrong = imdb_tx("train", "--resume", folder)
+    assert f"imdb-tx pretrain --resume {folder}" in str(wrong.exception)
+
+
+def a_model(**options: float) -> tuple[PretrainingModel, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    ids = torch.randint(4, 50, (6, 32))
+    counts = torch.bincount(ids.flatten(), minlength=50).float()
+    model = PretrainingModel(
+        Config().model,
+        PretrainConfig(**options),
+        mask_id=MASK_ID,
+        counts=counts,  # type: ignore[arg-type]
+    )
+    return model, ids, ids != 0
+
+
+def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
+    model, ids, _ = a_model()
+    model.inclusion.fill_(1.0)
+    features = torch.randn(20, Config().model.width)
+    targets = ids.flatten()[:20]
+    logits, candidates = model._named(features, targets)
+    assert len(candidates) == 50
+    hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
+    full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
+    expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
+    found = logits.logsumexp(1) - logits[:, 0]
+    torch.testing.assert_close(found, expected)
+
+
+def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() -> None:
+    model, ids, _ = a_model(num_candidates=10)
+    features, targets = torch.randn(4, Config().model.width), ids.flatten()[:4]
+    torch.manual_seed(1)
+    with torch.no_grad():
+        sums = torch.stack([model._named(features, targets)[0].exp().sum(1) for _ in range(4000)])
+        model.inclusion.fill_(1.0)
+        exact = model._named(features, targets)[0].exp().sum(1)
+    error = sums.std(0) / len(sums) ** 0.5
+    assert ((sums.mean(0) - exact).abs() < 4 * error).all()
+
+
+def test_guesses_follow_the_distribution() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.2, 0.3]])).repeat(20_000, 1)
+    torch.manual_seed(0)
+    drawn = _drawn(logits, torch.tensor([7, 9]), torch.full((20_000,), 5))
+    shares = [(drawn == i).float().mean().item() for i in (5, 7, 9)]
+    assert shares == pytest.approx([0.5, 0.2, 0.3], abs=0.02)
+
+
+def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
+    model, ids, _ = a_model(detection_weight=1.0, mask_fraction=0.9)
+    ids[:, 20:] = 0
+    found = model(ids, ids != 0)
+    assert found.num_masked <= 6 * 20
+    assert found.num_replaced <= found.num_masked
+    assert torch.isfinite(found.masked + found.detection)
+
+
+def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:
+    shown = imdb_tx("pretrain", "--config", config_path, "--dry-run", "--run-dir", tmp_path / "run")
+    assert "nothing was trained" in shown.stdout
+    assert not (tmp_path / "run").exists()

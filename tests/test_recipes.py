@@ -1,0 +1,147 @@
+"""Several runs together: seeds, teachers, ensembles; and probabilities that were calibrated."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from imdb_transformer import run
+from imdb_transformer.config import Config
+from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
+from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.evaluation.calibration import fit_temperature
+from imdb_transformer.evaluation.evaluate import expected_calibration_error
+from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.training.distillation import with_soft_labels
+from imdb_transformer.training.preparation import prepare
+from tests.conftest import imdb_tx, write_jsonl
+from tests.test_training import CPU, train, weights
+
+Tiny = Callable[..., Config]
+
+
+def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(config_path: Path, tmp_path: Path) -> None:
+    arguments = ("train", "--config", config_path, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
+    printed = imdb_tx(*arguments).stdout
+    assert "| 2 seeds |" in printed
+    summary = json.loads(imdb_tx(*arguments, "--json").stdout)  # the runs are there: nothing is trained again
+    assert summary["runs"] == [str(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
+    each = summary["test_accuracy"]["each"]
+    assert summary["test_accuracy"]["mean"] == pytest.approx(np.mean(each))
+    assert summary["test_accuracy"]["sd"] == pytest.approx(np.std(each, ddof=1))
+    files = [weights(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
+    assert files[0] != files[1]
+    other = imdb_tx(*arguments, "--set", "train.lr=0.5")
+    assert isinstance(other.exception, RunError)
+
+
+@pytest.mark.parametrize("options", [("--test",), ("--seeds", 2, "--dry-run")])
+def test_options_that_do_not_go_together_are_refused(config_path: Path, options: tuple[object, ...]) -> None:
+    assert isinstance(imdb_tx("train", "--config", config_path, *options).exception, ConfigError)
+
+
+def test_a_student_learns_the_unlabelled_reviews_and_resumes_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher"
+    make_baseline(teacher, tiny(), "nb")
+    config = tiny("train.ema_decay=0.9")
+    whole = train(config, tmp_path / "whole", teachers=[teacher])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "parts", 5, teachers=[teacher])
+    for path in teacher.rglob("*.safetensors"):
+        path.unlink()  # what it said is in the run
+    parts = train(config, tmp_path / "parts")
+    assert weights(whole.folder) == weights(parts.folder)
+    alone = train(config, tmp_path / "alone")
+    assert len(run.read_metrics(whole)) > len(run.read_metrics(alone))
+
+
+def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "teacher", tiny(), "tfidf")
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", 1, teachers=[tmp_path / "teacher"])
+    path = tmp_path / "run" / "soft_labels.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(RunError, match=r"soft_labels\.npy"):
+        train(tiny(), tmp_path / "run")
+
+
+def test_labels_stay_hard_where_there_are_some_and_unsure_reviews_are_left_out(tiny: Tiny) -> None:
+    data = prepare(tiny(), "pretrained", CPU).data
+    soft = np.tile(np.array([[0.6, 0.4], [0.05, 0.95]], np.float32), (50, 1))
+    learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft, confidence=0.9)
+    num_train = len(data.splits["train"].labels)
+    assert learnt.labels.shape == (num_train + 50, 2)
+    assert (learnt.labels[:num_train].argmax(1) == data.splits["train"].labels).all()
+    assert (learnt.labels[num_train:] == soft[1]).all()
+    first = data.splits["unsupervised"].review(1)
+    np.testing.assert_array_equal(learnt.review(num_train), first)
+
+
+def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
+    with pytest.raises(RunError, match="validation split"):
+        prepare(tiny(), "encoder", CPU, teachers=[tmp_path / "all"])
+    write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
+    other = f"data.source={tmp_path / 'o.jsonl'}"
+    make_baseline(tmp_path / "other", tiny(other), "nb")
+    with pytest.raises(RunError, match="other reviews"):
+        prepare(tiny(), "encoder", CPU, teachers=[tmp_path / "other"])
+    with pytest.raises(DataError, match="unlabelled"):
+        prepare(tiny(other), "encoder", CPU, teachers=[tmp_path / "other"])
+
+
+def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path: Path) -> None:
+    config = run.open_run(trained).config
+    make_baseline(tmp_path / "nb", config, "nb")
+    texts = ["a good film", "an awful film"]
+    alone = [Predictor.load(path).probabilities(texts) for path in (trained, tmp_path / "nb")]
+    together = Predictor.load(trained, tmp_path / "nb").probabilities(texts)
+    np.testing.assert_allclose(together, np.mean(alone, axis=0))
+    found, written = evaluate_split([trained, tmp_path / "nb"], "test")
+    assert written.name == "best-test-with-nb.json"
+    assert "+" in found.checkpoint
+    shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
+    assert json.loads(shown.stdout)["probability"] == pytest.approx(together[0].max())
+
+
+def test_runs_of_other_classes_do_not_answer_together(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["bad", "good"] * 20)
+    make_baseline(tmp_path / "o", tiny(f"data.source={tmp_path / 'o.jsonl'}"), "nb")
+    with pytest.raises(RunError, match=r"bad, good.*neg, pos"):
+        Predictor.load(trained, tmp_path / "o")
+
+
+def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(trained: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20_000, 2)) * 2
+    probabilities = np.exp(log_softmax(logits, axis=1))
+    labels = (rng.random(20_000) < probabilities[:, 1]).astype(int)
+    assert fit_temperature(logits * 3, labels) == pytest.approx(3, rel=0.05)
+    temperature = run.open_run(trained).info.temperature
+    assert temperature != 1.0
+    predictor = Predictor.load(trained)
+    (raw,) = predictor.logits(["a good film"])
+    expected = np.exp(log_softmax(raw / temperature, axis=1))
+    np.testing.assert_allclose(predictor.probabilities(["a good film"]), expected)
+
+
+def test_calibration_error_of_honest_and_of_boastful_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, 50_000)
+    labels = (rng.random(50_000) > p).astype(int)  # class 0 with probability p
+    assert expected_calibration_error(np.stack([p, 1 - p], 1), labels) < 0.01
+    certain = np.tile([1.0, 0.0], (50_000, 1))
+    assert expected_calibration_error(certain, labels) == pytest.approx(labels.mean())
+
+
+def test_evaluation_slices_the_split(trained: Path) -> None:
+    found, _ = evaluate_split([trained], "test")
+    sizes = {name: part.num_examples for name, part in found.slices.items()}
+    assert sizes["cut"] + sizes["not cut"] == 100
+    assert sum(size for name, size in sizes.items() if "words" in name) == 100
+    assert sizes["not in training"] <= 100
+    assert found.calibrated.loss == found.loss

@@ -1,0 +1,43 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer.errors import RunError
+from imdb_transformer.inference.verify import verify
+from tests.conftest import imdb_tx
+
+FILES = [
+    "tokenizer.json",
+    "metrics.jsonl",
+    "checkpoints/best/model.safetensors",
+    "checkpoints/last/model.safetensors",
+    "checkpoints/last/training.safetensors",
+    "checkpoints/last/checkpoint.json",
+]
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def test_a_whole_run_passes(copy: Path) -> None:
+    assert not [verdict for verdict in verify(copy) if verdict.problem]
+    parts = json.loads(imdb_tx("verify", copy, "--json").stdout)["parts"]
+    assert set(parts.values()) == {"ok"}
+    assert {"checkpoints/best", "checkpoints/last"} < set(parts)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_every_damaged_file_is_found(copy: Path, name: str, damage: str) -> None:
+    path = copy / name
+    content = path.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :]
+    path.write_bytes(flipped if damage == "flipped" else content[: middle + 1])
+    assert [verdict.part for verdict in verify(copy) if verdict.problem]
+    refused = imdb_tx("verify", copy)
+    assert isinstance(refused.exception, RunError)
