@@ -111,7 +111,7 @@ class ModelConfig(BaseModel):
     """on the pooled vector"""
     word_dropout: Fraction = 0.0
     """share of tokens whose embedding is dropped whole in training"""
-    ngram_buckets: NaturalInt = 0
+    ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
     """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
     ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """of the bag's logits beside the encoder's"""
@@ -168,8 +168,8 @@ class TrainConfig(BaseModel):
     """validations an epoch"""
     patience: NaturalInt = 0
     """validations without improvement before training stops; 0 never stops early"""
-    best_by: Literal["accuracy", "loss"] = "accuracy"
-    """validation figure that decides which checkpoint is best"""
+    best_by: Literal["accuracy", "loss", "last"] = "accuracy"
+    """validation figure that decides which checkpoint is best; last takes the end of the schedule"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """of activations; auto takes bf16 where the hardware computes in it. Weights are always fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

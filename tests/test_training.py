@@ -204,8 +204,8 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
 
 
 def test_only_a_strictly_better_score_is_best() -> None:
-    scores = [(0.7, 0.5), (0.8, 0.6), (0.8, 0.4), (0.6, 0.3)]
-    for best_by, expected in (("accuracy", 2), ("loss", 4)):
+    scores = [(0.7, 0.5), (0.8, 0.6), (0.8, 0.3), (0.6, 0.4)]
+    for best_by, expected in (("accuracy", 2), ("loss", 3), ("last", 4)):
         counters = Counters()
         for step, (accuracy, loss) in enumerate(scores, 1):
             counters = counters.model_copy(update={"step": step})

@@ -27,7 +27,7 @@ class Counters(BaseModel):
 
 def judged(best_by: str, counters: Counters, validation: Score | None) -> Counters:
     """The counters after a validation. Only a strictly better score is best; a tie keeps the earlier one."""
-    if validation is None or counters.best is None:
+    if validation is None or counters.best is None or best_by == "last":
         better = True
     elif best_by == "accuracy":
         better = validation.accuracy > counters.best.accuracy
