@@ -1,6 +1,7 @@
 """Labelled reviews in memory, as every source gives them and the stored corpus takes them."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from imdb_transformer.errors import DataError
@@ -63,6 +64,13 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
         return (0, float(name), name)
     except ValueError:
         return (1, 0.0, name)
+
+
+def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """The texts in lists of `size`, the last one shorter; no more than one list is held at a time."""
+    iterator = iter(texts)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 def lines_of(stream: Iterable[bytes], origin: str) -> Iterator[str]:

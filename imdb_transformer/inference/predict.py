@@ -1,7 +1,6 @@
 """A run answers: texts to labels and probabilities, in bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self, overload
 
@@ -9,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer import run
+from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.linear import LinearModel
 
 CHUNK = 2000  # texts held at a time when predicting a stream
-
 
 Model = EncoderModel | LinearModel
 
@@ -89,8 +88,7 @@ class Predictor:
         return next(self._stream([texts], 1)) if isinstance(texts, str) else self._stream(texts, chunk)
 
     def _stream(self, texts: Iterable[str], chunk: int) -> Iterator[Prediction]:
-        iterator = iter(texts)
-        while part := list(islice(iterator, chunk)):
+        for part in in_chunks(texts, chunk):
             for text, row in zip(part, self.probabilities(part), strict=True):
                 best = int(row.argmax())
                 yield Prediction(self.classes[best], float(row[best]), text)

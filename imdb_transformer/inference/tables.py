@@ -3,14 +3,13 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute, csv, parquet
 
-from imdb_transformer.data.reviews import lines_of
+from imdb_transformer.data.reviews import in_chunks, lines_of
 from imdb_transformer.data.tables import TABLE_SUFFIXES, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
@@ -46,14 +45,8 @@ def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[
 
 def _lines(path: Path, column: str) -> Part:
     with path.open("rb") as file:
-        for part in _chunks(lines_of(file, str(path))):
+        for part in in_chunks(lines_of(file, str(path)), CHUNK):
             yield pa.table({column: pa.array(part, pa.string())})
-
-
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(lines)
-    while part := list(islice(iterator, CHUNK)):
-        yield part
 
 
 def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip | None) -> Part:

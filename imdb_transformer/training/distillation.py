@@ -17,6 +17,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import tokenized
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, joined, selected
+from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.inference.predict import CHUNK, Predictor
 
@@ -40,7 +41,7 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
             raise RunError(f"{path} was trained on the validation split, which this config holds out.")
     predictor = Predictor.load(*teachers)
     texts = tokenized.rows_of(config.data, corpus, "unsupervised").texts
-    parts = [predictor.probabilities(texts[i : i + CHUNK]) for i in range(0, len(texts), CHUNK)]
+    parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
     return np.concatenate(parts).astype(np.float32)
 
 
