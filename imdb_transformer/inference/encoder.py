@@ -15,6 +15,14 @@ from imdb_transformer.model.classifier import Classifier
 BATCH_TOKENS = 16_384
 
 
+def tokenizer_of(source: run.Run) -> Tokenizer:
+    """A run's own tokenizer. Raises RunError where it is damaged, or not the one of training."""
+    tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
+    if tokenizer.content_hash != source.info.tokenizer_hash:
+        raise RunError(f"{source.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
+    return tokenizer
+
+
 class EncoderModel:
     """The weights of a checkpoint beside the tokenizer of its run."""
 
@@ -28,11 +36,7 @@ class EncoderModel:
         self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
         self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)
-        self.tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
-        if self.tokenizer.content_hash != source.info.tokenizer_hash:
-            raise RunError(
-                f"{source.folder / FILE_NAME} is not the tokenizer that this run was trained with."
-            )
+        self.tokenizer = tokenizer_of(source)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
         self.step = meta.step
         num_classes = len(source.info.classes)

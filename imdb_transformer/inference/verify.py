@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imdb_transformer import checkpoint, run
-from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
+from imdb_transformer.inference.encoder import tokenizer_of
 from imdb_transformer.inference.linear import Ngrams
 
 
@@ -44,12 +44,10 @@ def _verdict(part: str, check: Callable[[], object]) -> Verdict:
 
 
 def _check_vocabulary(opened: run.Run) -> None:
-    if opened.info.kind in ("tfidf", "nb"):
-        found = Ngrams.load(opened.folder).content_hash
-    else:
-        found = Tokenizer.load(opened.folder, opened.config.tokenizer).content_hash
-    if found != opened.info.tokenizer_hash:
-        raise RunError(f"The vocabulary of {opened.folder} is not the one that it was trained with.")
+    if opened.info.kind not in ("tfidf", "nb"):
+        tokenizer_of(opened)
+    elif Ngrams.load(opened.folder).content_hash != opened.info.tokenizer_hash:
+        raise RunError(f"The n-grams of {opened.folder} are not those that it was fitted with.")
 
 
 def _check_metrics(opened: run.Run) -> None:

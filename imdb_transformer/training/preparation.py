@@ -12,9 +12,9 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenized import PRETRAINING_SPLITS, TokenizedCorpus
-from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.encoder import tokenizer_of
 from imdb_transformer.training import classification, distillation, pretrain
 from imdb_transformer.training.task import Task
 
@@ -48,11 +48,9 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Task:
         raise RunError(
             f"{current.folder} was begun on other reviews than those of {config.data.source} today."
         )
-    tokenizer = Tokenizer.load(current.folder, config.tokenizer)
-    if tokenizer.content_hash != info.tokenizer_hash:
-        raise RunError(f"{current.folder / FILE_NAME} is not the tokenizer that this run was begun with.")
     soft = run.soft_labels_of(current)
-    splits = tokenized.encode(config.data, stored, tokenizer, _reads(config, info.kind, soft is not None))
+    reads = _reads(config, info.kind, soft is not None)
+    splits = tokenized.encode(config.data, stored, tokenizer_of(current), reads)
     return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes))
 
 
