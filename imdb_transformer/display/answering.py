@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from imdb_transformer.display.table import printable, table
+from imdb_transformer.evaluation.wording import figures, or_undefined
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.evaluation.compare import Comparison
@@ -17,18 +18,6 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 def evaluation(found: "Evaluation") -> str:
     """The table of `imdb-tx eval`."""
-    before, after = found.raw, found.calibrated
-    rows = [
-        ["reviews", f"{found.num_examples:,}"],
-        ["accuracy", f"{100 * found.accuracy:.2f}% (95% interval {100 * found.accuracy_low:.2f} to "
-                     f"{100 * found.accuracy_high:.2f})"],
-        ["F1", f"{found.f1:.4f}"],
-        ["ROC AUC", _or_undefined(found.roc_auc)],
-        ["average precision", _or_undefined(found.average_precision)],
-        ["loss", f"{after.loss:.4f} (before calibration {before.loss:.4f})"],
-        ["Brier score", f"{after.brier:.4f} ({before.brier:.4f})"],
-        ["calibration error", f"{100 * after.ece:.2f}% ({100 * before.ece:.2f}%)"],
-    ]  # fmt: skip
     slices = table(
         ["reviews that are", "reviews", "accuracy"],
         [[name, part.num_examples, f"{100 * part.accuracy:.2f}%"] for name, part in found.slices.items()],
@@ -37,7 +26,7 @@ def evaluation(found: "Evaluation") -> str:
         ["true \\ predicted", *found.classes],
         [[name, *counts] for name, counts in zip(found.classes, found.confusion, strict=True)],
     )
-    return f"{table([found.split, found.checkpoint], rows)}\n\n{slices}\n\n{confusion}"
+    return f"{table([found.split, found.checkpoint], figures(found))}\n\n{slices}\n\n{confusion}"
 
 
 def comparison(found: "Comparison") -> str:
@@ -45,11 +34,11 @@ def comparison(found: "Comparison") -> str:
     differences = table(
         ["", *found.runs], [[key, *map(str, values)] for key, values in found.differences.items()]
     )
-    figures = table(
+    scores = table(
         ["run", "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"],
         [
             [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
-             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", _or_undefined(e.roc_auc)]
+             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", or_undefined(e.roc_auc)]
             for name, e in zip(found.runs, found.evaluations, strict=True)
         ],
     )  # fmt: skip
@@ -63,11 +52,7 @@ def comparison(found: "Comparison") -> str:
         ],
     )  # fmt: skip
     parts = [differences] if found.differences else ["the configs are the same"]
-    return "\n\n".join([*parts, figures, pairs])
-
-
-def _or_undefined(figure: float | None) -> str:
-    return "undefined: a class is absent" if figure is None else f"{figure:.4f}"
+    return "\n\n".join([*parts, scores, pairs])
 
 
 def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str:

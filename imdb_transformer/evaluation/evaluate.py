@@ -144,10 +144,17 @@ def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArr
     (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
     Nguyen and O'Connor 2015, section 2.2).
     """
+    bins = confidence_bins(probabilities, labels)
+    return sum(size * abs(confidence - accuracy) for confidence, accuracy, size in bins) / len(labels)
+
+
+def confidence_bins(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
+) -> list[tuple[float, float, int]]:
+    """(mean confidence, accuracy, number of reviews) of 15 bins, least confident first."""
     confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
     bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
-    gaps = [len(rows) * abs(confidence[rows].mean() - correct[rows].mean()) for rows in bins]
-    return float(sum(gaps) / len(labels))
+    return [(float(confidence[rows].mean()), float(correct[rows].mean()), len(rows)) for rows in bins]
 
 
 def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:

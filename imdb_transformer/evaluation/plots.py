@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from imdb_transformer.evaluation.evaluate import NUM_BINS, Evaluation
+from imdb_transformer.evaluation.evaluate import Evaluation, confidence_bins
 
 SIZE = (5.0, 3.4)  # inches; the page scales them
 STYLE: dict[Any, Any] = {
@@ -78,10 +78,8 @@ def reliability(
     """Accuracy against confidence over bins of as many reviews each, before and after calibration."""
     figure, axes = _axes()
     for probabilities, colour, name in ((before, ORANGE, "before"), (after, BLUE, "after calibration")):
-        confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
-        bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
-        points = np.array([[confidence[rows].mean(), correct[rows].mean()] for rows in bins])
-        axes.plot(*points.T, color=colour, marker="o", markersize=3, label=name)
+        confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
+        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=name)
     low = 1 / before.shape[1]
     axes.plot([low, 1], [low, 1], color="#888888", linestyle=":")
     axes.set_xlabel("confidence")

@@ -11,11 +11,11 @@ from imdb_transformer import config_file, run
 from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.evaluate import Evaluation
 from imdb_transformer.evaluation.split import Answers
+from imdb_transformer.evaluation.wording import figures
 from imdb_transformer.files import write_whole
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.explain import explain
 from imdb_transformer.inference.marking import marked_words
-from imdb_transformer.inference.predict import Predictor
 
 NUM_ERRORS = 20
 
@@ -53,7 +53,7 @@ def write_report(paths: Sequence[Path], found: Answers) -> Path:
         _figures(evaluation),
         _plots(opened, found),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
-        *_errors(paths, found),
+        *_errors(found),
         "<h2>Config</h2>",
         f"<pre>{html.escape(config_file.dump(opened.config))}</pre>",
         "<h2>Environment</h2>",
@@ -64,20 +64,9 @@ def write_report(paths: Sequence[Path], found: Answers) -> Path:
     return path
 
 
-def _figures(e: Evaluation) -> str:
-    rows = {
-        "reviews": f"{e.num_examples:,}",
-        "accuracy": f"{100 * e.accuracy:.2f}% (95% interval {100 * e.accuracy_low:.2f} to "
-        f"{100 * e.accuracy_high:.2f})",
-        "F1": f"{e.f1:.4f}",
-        "ROC AUC": "undefined" if e.roc_auc is None else f"{e.roc_auc:.4f}",
-        "average precision": "undefined" if e.average_precision is None else f"{e.average_precision:.4f}",
-        "loss": f"{e.calibrated.loss:.4f} (before calibration {e.raw.loss:.4f})",
-        "Brier score": f"{e.calibrated.brier:.4f} ({e.raw.brier:.4f})",
-        "calibration error": f"{100 * e.calibrated.ece:.2f}% ({100 * e.raw.ece:.2f}%)",
-        "checkpoint": e.checkpoint,
-    }
-    cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
+def _figures(found: Evaluation) -> str:
+    rows = [*figures(found), ("checkpoint", found.checkpoint)]
+    cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
     return f'<div class="scroll"><table>{cells}</table></div>'
 
 
@@ -90,18 +79,18 @@ def _plots(opened: run.Run, found: Answers) -> str:
         plots.confusion(found.evaluation),
         plots.slices(found.evaluation),
     ]
-    figures = [
+    drawn = [
         f'<figure><div role="img" aria-label="{html.escape(plot.description)}">{plot.svg}</div>'
         f"<figcaption><b>{html.escape(plot.title)}.</b> {html.escape(plot.description)}</figcaption></figure>"
         for plot in every
         if plot is not None
     ]
-    return f'<h2>Figures</h2>\n<div class="plots">{"".join(figures)}</div>'
+    return f'<h2>Figures</h2>\n<div class="plots">{"".join(drawn)}</div>'
 
 
-def _errors(paths: Sequence[Path], found: Answers) -> list[str]:
+def _errors(found: Answers) -> list[str]:
     """The reviews that the model was surest and wrong about, with the words that decided."""
-    predictor = Predictor.load(*paths)
+    predictor = found.predictor
     explained = len(predictor.models) == 1 and isinstance(predictor.models[0], EncoderModel)
     rows = np.arange(len(found.labels))
     losses = -found.log_probabilities[rows, found.labels]

@@ -28,6 +28,7 @@ class Answers(NamedTuple):
     labels: NDArray[np.int64]  # (N,)
     log_probabilities: NDArray[np.float64]  # (N, C)
     raw_log_probabilities: NDArray[np.float64]  # (N, C), before calibration
+    predictor: Predictor
     corpus: corpus.Corpus
 
     @property
@@ -85,7 +86,7 @@ def answers(
         slices=_slices(rows.texts, split, predictor, stored),
         split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
     )  # fmt: skip
-    return Answers(found, rows.texts, labels, calibrated, raw, stored)
+    return Answers(found, rows.texts, labels, calibrated, raw, predictor, stored)
 
 
 def _slices(

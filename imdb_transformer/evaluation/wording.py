@@ -1,0 +1,27 @@
+"""An evaluation's figures as names and text, for the terminal and for the page."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # heavy; at run time only its result comes here
+    from imdb_transformer.evaluation.evaluate import Evaluation
+
+
+def figures(found: "Evaluation") -> list[tuple[str, str]]:
+    """What each figure is called, and how it reads; before calibration in brackets."""
+    raw, calibrated = found.raw, found.calibrated
+    interval = f"95% interval {100 * found.accuracy_low:.2f} to {100 * found.accuracy_high:.2f}"
+    return [
+        ("reviews", f"{found.num_examples:,}"),
+        ("accuracy", f"{100 * found.accuracy:.2f}% ({interval})"),
+        ("F1", f"{found.f1:.4f}"),
+        ("ROC AUC", or_undefined(found.roc_auc)),
+        ("average precision", or_undefined(found.average_precision)),
+        ("loss", f"{calibrated.loss:.4f} (before calibration {raw.loss:.4f})"),
+        ("Brier score", f"{calibrated.brier:.4f} ({raw.brier:.4f})"),
+        ("calibration error", f"{100 * calibrated.ece:.2f}% ({100 * raw.ece:.2f}%)"),
+    ]
+
+
+def or_undefined(figure: float | None) -> str:
+    """A figure that a split with an absent class does not have."""
+    return "undefined: a class is absent" if figure is None else f"{figure:.4f}"
