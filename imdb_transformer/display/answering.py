@@ -57,7 +57,6 @@ def comparison(found: "Comparison") -> str:
 
 def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str:
     """A prediction, and the words that decided; in colour, the whole text with those words marked."""
-    largest = max((abs(word.share) for word in why.words), default=0.0) or 1.0
     for_it = sorted(why.words, key=lambda word: -word.share)[:NUM_DECIDING]
     against_it = sorted(why.words, key=lambda word: word.share)[:NUM_DECIDING]
     lines = [
@@ -68,7 +67,7 @@ def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str
         "also holds what it read in its neighbours)",
     ]
     if colour:
-        lines.append("  " + " ".join(_marked(word, largest) for word in why.words))
+        lines.append("  " + " ".join(_marked(word, why.largest) for word in why.words))
     return "\n".join(lines)
 
 

@@ -45,6 +45,11 @@ class Explanation(NamedTuple):
     bias: float
     words: list[WordShare]
 
+    @property
+    def largest(self) -> float:
+        """The largest share without its sign, above zero: what the others are shown in proportion to."""
+        return max((abs(word.share) for word in self.words), default=0.0) or 1.0
+
 
 def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> Explanation:
     """Which words decided about a text. Raises RunError for a linear model, or for several models.
@@ -61,22 +66,30 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     ids, spans = model.tokenizer.encode_with_spans(text)
     batch = torch.from_numpy(ids.astype("int64"))[None].to(model.hardware.device)
     with torch.no_grad():
-        logits = model.classifier(batch, batch >= 0, model.hardware.dtype)[0]
+        logits = model.classifier(batch, _everything(batch), model.hardware.dtype)[0]
     second, first = (1, 0) if len(classes) == 2 else logits.topk(2).indices.tolist()
-    shares = _pooling if method == "pooling" else _gradients
-    by_position, bias = shares(model, batch, second, first)
+    difference = (logits[second] - logits[first]).item()
+    if method == "pooling":
+        by_position, bias = _pooling(model, batch, second, first)
+    else:
+        by_position = _gradients(model, batch, second, first)
+        bias = (
+            difference - by_position.sum().item()
+        )  # what a text of `[MASK]` gives, and the steps leave over
     words = _by_word(text, (by_position / temperature).tolist(), spans)
-    difference = (logits[second] - logits[first]).item() / temperature
-    if method == "gradients":  # what the integral's steps leave over
-        bias = difference * temperature - by_position.sum().item()
-    return Explanation(classes[second], classes[first], difference, bias / temperature, words)
+    return Explanation(classes[second], classes[first], difference / temperature, bias / temperature, words)
+
+
+def _everything(ids: Tensor) -> Tensor:
+    """(1, L): the mask of a review alone, which has no padding."""
+    return torch.ones_like(ids, dtype=torch.bool)
 
 
 @torch.no_grad()
 def _pooling(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
     """(L,) shares and the bias, by what each pooled channel came from."""
     classifier = model.classifier
-    features = classifier.encoder(ids, ids >= 0, model.hardware.dtype)[0].float()  # (L, D)
+    features = classifier.encoder(ids, _everything(ids), model.hardware.dtype)[0].float()  # (L, D)
     weights = classifier.head.weight[second] - classifier.head.weight[first]
     bias = classifier.head.bias[second] - classifier.head.bias[first]
     shares = torch.zeros(len(features), device=features.device)
@@ -110,14 +123,14 @@ def _votes(classifier: Classifier, ids: Tensor, second: int, first: int) -> tupl
     return weight * shares, weight * (bias[second] - bias[first])
 
 
-def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
+def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Tensor:
     """(L,) integrated gradients, from `[MASK]` at every position to the text; n-grams as above.
 
     Not from zero, where a layer norm is not continuous. In fp32, since a difference of bf16 logits is too
     coarse for an integral over small steps.
     """
     classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
-    mask = ids >= 0
+    mask = _everything(ids)
     embedded = tokens(ids).detach()
     nothing = tokens(torch.full_like(ids, MASK_ID)).detach()
     total = torch.zeros_like(embedded)
@@ -138,7 +151,7 @@ def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> tup
     finally:
         handle.remove()
     voted, _ = _votes(classifier, ids, second, first)
-    return ((embedded - nothing) * total / NUM_STEPS).sum(-1)[0].detach() + voted, 0.0
+    return ((embedded - nothing) * total / NUM_STEPS).sum(-1)[0].detach() + voted
 
 
 def _by_word(text: str, shares: list[float], spans: list[tuple[int, int]]) -> list[WordShare]:

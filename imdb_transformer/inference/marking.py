@@ -10,10 +10,9 @@ FAINTEST = 0.05
 
 def marked_words(why: Explanation) -> str:
     """The words on green (for `toward`) or red, the stronger the more each decided; its share as a hint."""
-    largest = max((abs(word.share) for word in why.words), default=0.0) or 1.0
     marked = []
     for word in why.words:
-        strength = round(0.7 * abs(word.share) / largest, 2)
+        strength = round(0.7 * abs(word.share) / why.largest, 2)
         colour = FOR if word.share > 0 else AGAINST
         style = f' style="background: rgb({colour} / {strength})"' if strength >= FAINTEST else ""
         marked.append(f'<mark{style} title="{word.share:+.3f}">{html.escape(word.word)}</mark>')
