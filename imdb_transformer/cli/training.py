@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from imdb_transformer.cli import drive
-from imdb_transformer.cli.options import ConfigOption, JsonOption, SetOption, app
+from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
 from imdb_transformer.display import making
 from imdb_transformer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from imdb_transformer.run import Kind
     from imdb_transformer.training.loop import TrainingResult
 
 BaselineKind = Literal["nb", "tfidf"]
@@ -25,10 +26,8 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what it woul
 
 @app.command()
 def train(
-    config: Annotated[
-        str | None,
-        typer.Option("--config", "-c", help="A config file, or a shipped one; by default demo.toml."),
-    ] = None,
+    context: typer.Context,
+    config: ConfigOption = DEFAULT_CONFIG,
     overrides: SetOption = None,
     run_dir: RunDirOption = None,
     resume: ResumeOption = None,
@@ -51,37 +50,27 @@ def train(
 ) -> None:
     """Train a classifier; download and tokenize first where that is not done yet."""
     if resume is not None:
-        if config or overrides or run_dir or init_from or teacher or dry_run or seeds > 1:
-            raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
-        _show(drive.go_on(resume, "encoder"), as_json=as_json)
+        _go_on(context, resume, "encoder", as_json=as_json)
         return
     if (test and seeds == 1) or (dry_run and seeds > 1):
         raise ConfigError("--test goes with --seeds, and --dry-run without: it shows what one run costs.")
-    from imdb_transformer import config_file, run
-
-    name = config or "demo.toml"
-    resolved = config_file.load(name, overrides or ())
     origin = drive.Origin(init_from, tuple(teacher or ()))
     if seeds == 1:
-        folder = run_dir or run.new_folder(Path(name).stem)
-        _show(
-            drive.begin(resolved, folder, "encoder", origin, dry_run=dry_run, as_json=as_json),
-            as_json=as_json,
-        )
+        _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
         return
+    from imdb_transformer import config_file
     from imdb_transformer.training.seeds import summarise
 
-    results = drive.train_seeds(resolved, run_dir or Path("runs") / Path(name).stem, origin, seeds)
+    resolved = config_file.load(config, overrides or ())
+    results = drive.train_seeds(resolved, run_dir or Path("runs") / Path(config).stem, origin, seeds)
     summary = summarise(results, test=test)
     print(summary.model_dump_json() if as_json else making.seeds(summary))
 
 
 @app.command()
 def pretrain(
-    config: Annotated[
-        str | None,
-        typer.Option("--config", "-c", help="A config file, or a shipped one; by default pretrain.toml."),
-    ] = None,
+    context: typer.Context,
+    config: ConfigOption = "pretrain.toml",
     overrides: SetOption = None,
     run_dir: RunDirOption = None,
     resume: ResumeOption = None,
@@ -90,24 +79,38 @@ def pretrain(
 ) -> None:
     """Train an encoder on the text of training and unlabelled reviews alone, for train --init-from."""
     if resume is not None:
-        if config or overrides or run_dir or dry_run:
-            raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
-        _show(drive.go_on(resume, "pretrained"), as_json=as_json)
-        return
+        _go_on(context, resume, "pretrained", as_json=as_json)
+    else:
+        _begin(config, overrides, run_dir, "pretrained", drive.Origin(), dry_run=dry_run, as_json=as_json)
+
+
+def _begin(
+    name: str, overrides: list[str] | None, run_dir: Path | None, kind: "Kind", origin: drive.Origin, *,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     from imdb_transformer import config_file, run
 
-    name = config or "pretrain.toml"
-    resolved = config_file.load(name, overrides or ())
+    config = config_file.load(name, overrides or ())
     folder = run_dir or run.new_folder(Path(name).stem)
-    _show(
-        drive.begin(resolved, folder, "pretrained", drive.Origin(), dry_run=dry_run, as_json=as_json),
-        as_json=as_json,
-    )
-
-
-def _show(result: "TrainingResult | None", *, as_json: bool) -> None:
+    result = drive.begin(config, folder, kind, origin, dry_run=dry_run, as_json=as_json)
     if result is not None:
-        print(json.dumps(result.model_dump()) if as_json else making.result(result))
+        _show(result, as_json=as_json)
+
+
+def _go_on(context: typer.Context, folder: Path, kind: "Kind", *, as_json: bool) -> None:
+    given = {name for name in context.params if _is_given(context, name)}
+    if given - {"resume", "as_json"}:
+        raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
+    _show(drive.go_on(folder, kind), as_json=as_json)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _show(result: "TrainingResult", *, as_json: bool) -> None:
+    print(json.dumps(result.model_dump()) if as_json else making.result(result))
 
 
 @app.command()
