@@ -1,4 +1,4 @@
-"""Encoded splits: flat ids on disk, keyed by content; batches by length; padding.
+"""Encoded splits: flat ids on disk, keyed by content.
 
 A split is three npy files: `ids` of all reviews end to end, `offsets` (review i is
 `ids[offsets[i]:offsets[i + 1]]`) and `labels`. Its folder is named after the tokenizer's hash and the
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.data.reviews import Rows
-from imdb_transformer.data.tokenizer import PAD_ID, Ids, Tokenizer
+from imdb_transformer.data.tokenizer import Ids, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
 
@@ -141,53 +141,3 @@ def _write(rows: Rows, tokenizer: Tokenizer, folder: Path) -> None:
         hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
         meta = _Meta(file_hashes=hashes, report=report)
         write_whole(temporary / META, meta.model_dump_json(indent=1).encode())
-
-
-def pad(reviews: list[NDArray[np.unsignedinteger]], *, multiple: int) -> NDArray[np.int64]:
-    """(B, L) ids, L the longest review's length rounded up to `multiple`.
-
-    >>> pad([np.array([7, 8, 9], np.uint16), np.array([5], np.uint16)], multiple=4)
-    array([[7, 8, 9, 0],
-           [5, 0, 0, 0]])
-    """
-    longest = max(map(len, reviews))
-    ids = np.full((len(reviews), -(-longest // multiple) * multiple), PAD_ID, dtype=np.int64)
-    for row, review in zip(ids, reviews, strict=True):
-        row[: len(review)] = review
-    return ids
-
-
-def length_batches(
-    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int
-) -> list[NDArray[np.int64]]:
-    """Indices of reviews in batches of like length, longest first; see `_fill` for the bound."""
-    return _fill(np.argsort(-lengths, kind="stable"), lengths, batch_tokens, multiple)
-
-
-def batch_plan(
-    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int, seed: int, epoch: int
-) -> list[NDArray[np.int64]]:
-    """The batches of one epoch, in order: every review once, like lengths together.
-
-    A pure function of its arguments, so that a resumed run needs no generator. Lengths are blurred by up
-    to a sixteenth before sorting: batches differ from epoch to epoch and waste little on padding.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
-    batches = _fill(np.argsort(-blurred, kind="stable"), lengths, batch_tokens, multiple)
-    return [batches[i] for i in generator.permutation(len(batches))]
-
-
-def _fill(
-    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int, multiple: int
-) -> list[NDArray[np.int64]]:
-    """Reviews in `order`, cut into batches of `batch_tokens` at most, padding included, or of one review."""
-    padded = (-(-lengths[order] // multiple) * multiple).tolist()
-    starts = [0]
-    longest = 0
-    for i, length in enumerate(padded):
-        longest = max(longest, length)
-        if i > starts[-1] and longest * (i + 1 - starts[-1]) > batch_tokens:
-            starts.append(i)
-            longest = length
-    return np.split(order, starts[1:])

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.data.encoded import length_batches, pad
+from imdb_transformer.data.batches import EncodedReview, by_length, pad
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
-
-EncodedReview = NDArray[np.unsignedinteger]
 
 # Few distinct lengths keep the kernels' caches warm; more would only add padding.
 FULL_ATTENTION_MULTIPLE = 8
@@ -56,17 +54,15 @@ def logits_of(
     multiple: int,
 ) -> NDArray[np.float32]:
     """(reviews, C) logits in the order given, computed in batches of like length."""
+
+    def logits(part: list[EncodedReview]) -> NDArray[np.float32]:
+        labels = np.zeros(len(part), np.int64)
+        batch = make_batch(part, labels, multiple=multiple, device=hardware.device)
+        found: NDArray[np.float32] = model(batch.ids, batch.mask, hardware.dtype).cpu().numpy()
+        return found
+
     was_training = model.training
     model.eval()
-    lengths = np.array([len(review) for review in reviews])
-    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple)
-    results = []
-    for indices in batches:
-        labels = np.zeros(len(indices), np.int64)
-        batch = make_batch([reviews[i] for i in indices], labels, multiple=multiple, device=hardware.device)
-        results.append(model(batch.ids, batch.mask, hardware.dtype))
+    found = by_length(logits, reviews, batch_tokens=batch_tokens, multiple=multiple)
     model.train(was_training)
-    sorted_logits = torch.cat(results).cpu().numpy()
-    logits = np.empty_like(sorted_logits)
-    logits[np.concatenate(batches)] = sorted_logits
-    return logits
+    return found

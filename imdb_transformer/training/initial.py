@@ -9,7 +9,8 @@ from torch import nn
 
 from imdb_transformer import checkpoint, run
 from imdb_transformer.config import Config
-from imdb_transformer.data.encoded import EncodedSplit, length_batches, pad
+from imdb_transformer.data.batches import length_batches, pad
+from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.baseline import naive_bayes_weights

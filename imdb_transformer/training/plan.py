@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.encoded import EncodedSplit, batch_plan
+from imdb_transformer.data.batches import batch_plan
+from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch, length_multiple, make_batch
 
