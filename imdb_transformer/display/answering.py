@@ -9,10 +9,13 @@ from imdb_transformer.evaluation.wording import figures, or_undefined
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.evaluation.compare import Comparison
     from imdb_transformer.evaluation.evaluate import Evaluation
+    from imdb_transformer.inference.attended import Attention
     from imdb_transformer.inference.explain import Explanation, WordShare
     from imdb_transformer.inference.predict import Prediction
 
 NUM_DECIDING = 5
+MAP_WIDTH, NAME_WIDTH = 30, 12  # words of a heat map, characters of a word
+SHADES = " ░▒▓█"
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
@@ -55,12 +58,21 @@ def comparison(found: "Comparison") -> str:
     return "\n\n".join([*parts, scores, pairs])
 
 
-def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str:
-    """A prediction, and the words that decided; in colour, the whole text with those words marked."""
+def views(found: "Prediction", why: "Explanation | None", looked: "Attention | None", *, colour: bool) -> str:
+    """A prediction, and beside it which words decided and what each looked at, as far as they are given."""
+    lines = [prediction(found) if why is None else f"{found.label}\t{found.probability:.4f}"]
+    if why is not None:
+        lines += _deciding(why, colour=colour)
+    if looked is not None:
+        lines += _heat_map(looked)
+    return "\n".join(lines)
+
+
+def _deciding(why: "Explanation", *, colour: bool) -> list[str]:
+    """The words that decided; in colour, the whole text with those words marked."""
     for_it = sorted(why.words, key=lambda word: -word.share)[:NUM_DECIDING]
     against_it = sorted(why.words, key=lambda word: word.share)[:NUM_DECIDING]
     lines = [
-        f"{found.label}\t{found.probability:.4f}",
         f"  for {why.toward}: {_shares([word for word in for_it if word.share > 0])}",
         f"  for {why.against}: {_shares([word for word in against_it if word.share < 0])}",
         f"  {why.logit_difference:+.3f} in all, {why.bias:+.3f} of it bias (a word's share "
@@ -68,7 +80,23 @@ def explanation(found: "Prediction", why: "Explanation", *, colour: bool) -> str
     ]
     if colour:
         lines.append("  " + " ".join(_marked(word, why.largest) for word in why.words))
-    return "\n".join(lines)
+    return lines
+
+
+def _heat_map(looked: "Attention") -> list[str]:
+    """Rows look, columns are looked at, in shades; of a long text the first words."""
+    words = [printable(word)[:NAME_WIDTH] for word in looked.words[:MAP_WIDTH]]
+    weights = looked.weights[: len(words), : len(words)]
+    dropped = len(looked.words) - len(words)
+    lines = [
+        f"  attention of layer {looked.layer}, head {looked.head}: each row is a word, and what it looks at "
+        f"is dark{f' (the first {MAP_WIDTH} words; --html shows all)' if dropped else ''}",
+        "  " + " " * (NAME_WIDTH + 4) + "".join(f"{i % 100:2d}" for i in range(1, len(words) + 1)),
+    ]
+    for i, (word, row) in enumerate(zip(words, weights, strict=True), 1):
+        shades = (SHADES[min(int(len(SHADES) * w / max(row.max(), 1e-9)), len(SHADES) - 1)] * 2 for w in row)
+        lines.append(f"  {word:>{NAME_WIDTH}} {i:2d} {''.join(shades)}".rstrip())
+    return lines
 
 
 def _shares(words: "Sequence[WordShare]") -> str:
@@ -85,4 +113,5 @@ def _marked(word: "WordShare", largest: float) -> str:
 def prediction(found: "Prediction") -> str:
     """One line a review; control characters of the text are made visible, not obeyed."""
     text = printable(found.text[:100])
-    return f"{found.label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}"
+    windows = f" (read in {found.windows} windows)" if found.windows and found.windows > 1 else ""
+    return f"{found.label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}{windows}"

@@ -9,9 +9,7 @@ each word changes on the way from a text of `[MASK]` to this one.
 Shapes: L length, D model width, C classes.
 """
 
-import bisect
-import re
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +18,7 @@ from imdb_transformer.data.tokenizer import MASK_ID
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.ngrams import buckets_by_order
 
@@ -44,6 +43,10 @@ class Explanation(NamedTuple):
     logit_difference: float
     bias: float
     words: list[WordShare]
+
+    def record(self) -> dict[str, Any]:
+        """Its fields by name, as JSON takes them."""
+        return {**self._asdict(), "words": [word._asdict() for word in self.words]}
 
     @property
     def largest(self) -> float:
@@ -156,15 +159,8 @@ def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Ten
 
 def _by_word(text: str, shares: list[float], spans: list[tuple[int, int]]) -> list[WordShare]:
     """Shares of positions added up by the word of the text that they are a piece of."""
-    words = [(match.start(), match.end()) for match in re.finditer(r"\S+", text)]
-    starts = [start for start, _ in words]
+    words, index = words_of(text, spans)
     sums = [0.0] * len(words)
-    rest = 0.0
-    for share, (start, _) in zip(shares, spans, strict=True):
-        index = bisect.bisect_right(starts, start) - 1
-        if index >= 0:
-            sums[index] += share
-        else:
-            rest += share
-    found = [WordShare(text[a:b], a, share) for (a, b), share in zip(words, sums, strict=True)]
-    return found if not rest else [WordShare("", 0, rest), *found]
+    for i, share in zip(index, shares, strict=True):
+        sums[i] += share
+    return [WordShare(word.text, word.start, share) for word, share in zip(words, sums, strict=True)]

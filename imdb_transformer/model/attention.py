@@ -48,6 +48,21 @@ class SelfAttention(nn.Module):
         heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
         return self.project_out(heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2]))
 
+    @torch.no_grad()
+    def weights(self, x: Tensor, rotation: Tensor | None, radius: int) -> Tensor:
+        """(1, L, D) -> (H, L, L): softmax(Q Kᵀ / √K) of one whole review, to look at.
+
+        `forward` computes the same in groups; here, zeros stand beyond `radius` (0 has no such limit).
+        """
+        qkv = self.project_in(x[0]).unflatten(-1, (3, self.num_heads, self.head_width))
+        q, k, _ = qkv.permute(1, 2, 0, 3)  # (H, L, K) each
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_width)
+        position = torch.arange(len(x[0]), device=x.device)
+        far = (position[:, None] - position).abs() > (radius or len(position))
+        return scores.masked_fill(far, -torch.inf).softmax(-1)
+
 
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
     """(N, S, T): what to add to scores so that no weight falls on padding or beyond the neighbourhood.

@@ -1,0 +1,30 @@
+"""The words of a text, and which one each id is a piece of."""
+
+import bisect
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """A run of characters between spaces."""
+
+    text: str
+    start: int
+    """index of its first character"""
+
+
+def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], list[int]]:
+    """The words of a text, and for each id, of whose characters `spans` tells, the index of its word.
+
+    What stands before the first word, such as `[CLS]`, belongs to an empty word in front of them.
+
+    >>> words_of("a dull film", [(0, 1), (2, 4), (4, 6), (7, 11)])[1]
+    [0, 1, 1, 2]
+    """
+    words = [Word(match.group(), match.start()) for match in re.finditer(r"\S+", text)]
+    starts = [word.start for word in words]
+    index = [bisect.bisect_right(starts, start) - 1 for start, _ in spans]
+    if -1 not in index:
+        return words, index
+    return [Word("", 0), *words], [i + 1 for i in index]

@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from imdb_transformer import run
+from imdb_transformer.config import ModelConfig
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.inference.attended import attention
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.model.attention import SelfAttention, attention_bias
+from imdb_transformer.model.positions import rotation
+from tests.conftest import imdb_tx
+
+TEXT = "An awful, boring film.<br />I left <b>early</b>!"
+
+
+@pytest.mark.parametrize(("kind", "radius"), [("full", 0), ("windowed", 4)])
+def test_the_weights_shown_are_those_that_the_layer_uses(kind: str, radius: int) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(width=16, num_heads=2, head_width=8, attention=kind, radius=radius or 1)
+    layer = SelfAttention(config)
+    x = torch.randn(1, 21, 16)
+    turns = rotation(21, 8, x.device, x.dtype)
+    weights = layer.weights(x, turns, radius)
+    values = layer.project_in(x[0]).unflatten(-1, (3, 2, 8))[:, 2].transpose(0, 1)  # (H, L, K)
+    by_hand = layer.project_out((weights @ values).transpose(0, 1).flatten(1))
+    bias = attention_bias(torch.ones(1, 21, dtype=torch.bool), radius, x.dtype)
+    torch.testing.assert_close(by_hand, layer(x, bias, turns)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_every_word_looks_at_words_with_weights_that_add_up_to_one(trained: Path) -> None:
+    found = attention(Predictor.load(trained), TEXT)
+    assert found.words == TEXT.replace("<br />I", "<br /> I").replace("<br />", "").split() or found.words
+    np.testing.assert_allclose(found.weights.sum(1), 1, atol=1e-5)
+    assert (found.weights >= 0).all()
+
+
+@pytest.mark.parametrize("text", ["", " ", "\0", "word " * 500, "x" * 3000])
+def test_odd_texts_have_a_map(trained: Path, text: str) -> None:
+    found = attention(Predictor.load(trained), text)
+    assert found.weights.shape == (len(found.words),) * 2
+    assert np.isfinite(found.weights).all()
+
+
+def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
+    shown = imdb_tx("predict", "--run", trained, "--attention", "--head", 2, TEXT).stdout
+    assert "layer 2, head 2" in shown or "layer 1, head 2" in shown
+    assert "█" in shown
+    page = tmp_path / "map.html"
+    answer = imdb_tx("predict", "--run", trained, "--attention", "--explain", "--json", "--html", page, TEXT)
+    found = json.loads(answer.stdout)
+    assert np.allclose(np.sum(found["attention"]["weights"], axis=1), 1, atol=1e-3)
+    assert found["explanation"]["words"]
+    assert "<b>early" not in page.read_text()
+    assert "&lt;b&gt;early" in page.read_text()
+
+
+def test_what_is_not_there_is_refused(trained: Path, tmp_path: Path) -> None:
+    for option in ("--layer", "--head"):
+        refused = imdb_tx("predict", "--run", trained, "--attention", option, 9, TEXT)
+        assert isinstance(refused.exception, ConfigError)
+        assert f"no {option[2:]} 9" in str(refused.exception)
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    refused = imdb_tx("predict", "--run", tmp_path / "nb", "--attention", TEXT)
+    assert isinstance(refused.exception, RunError)
