@@ -72,8 +72,12 @@ def test_a_stream_is_predicted_while_it_comes(predictor: Predictor) -> None:
 def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
     table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
     path = tmp_path / f"out{suffix}"
-    predicted = [(part, list(predictor(part.column("text").to_pylist()))) for part in (table[:1], table[1:])]
-    assert tables.write_predictions(table.schema, predicted, path) == 3
+    schema = tables.output_schema(table.schema, windows=False)
+    predicted = [
+        tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
+        for part in (table[:1], table[1:])
+    ]
+    assert tables.write_tables(predicted, schema, path) == 3
     out = read_table(path, ["text"])
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()

@@ -7,7 +7,7 @@ Results go to stdout, progress to stderr. Everything heavy is imported inside th
 import io
 import sys
 
-from imdb_transformer.cli import corpus, training, use  # noqa: F401  (importing adds the commands)
+from imdb_transformer.cli import corpus, predict, training, use  # noqa: F401  (importing adds the commands)
 from imdb_transformer.cli.options import app
 from imdb_transformer.exits import exiting
 

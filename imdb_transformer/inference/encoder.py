@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from imdb_transformer import checkpoint, hardware, run
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.forward import length_multiple, logits_of
+from imdb_transformer.inference.windows import logits_by_windows, spans
 from imdb_transformer.model.classifier import Classifier
 
 BATCH_TOKENS = 16_384
@@ -26,14 +28,18 @@ def tokenizer_of(source: run.Run) -> Tokenizer:
 class EncoderModel:
     """The weights of a checkpoint beside the tokenizer of its run."""
 
-    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
-        """From a run and one of its checkpoints' folders. Raises RunError where they do not fit."""
+    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto", windows: bool = False) -> None:
+        """From a run and one of its checkpoints' folders; `windows`: read all of a long text.
+
+        Raises RunError where they do not fit.
+        """
         if source.info.kind == "pretrained":
             raise RunError(
                 f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"
             )
         self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
+        self.windows = windows
         self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)
         self.tokenizer = tokenizer_of(source)
@@ -50,7 +56,15 @@ class EncoderModel:
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
-        return logits_of(
-            self.classifier, self.tokenizer.encode(texts),
-            hardware=self.hardware, batch_tokens=BATCH_TOKENS, multiple=self.multiple,
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "hardware": self.hardware, "batch_tokens": BATCH_TOKENS, "multiple": self.multiple
+        }  # fmt: skip
+        if self.windows:
+            whole = self.tokenizer.encode_whole(texts)
+            return logits_by_windows(self.classifier, whole, size=self.limit, **options)
+        return logits_of(self.classifier, self.tokenizer.encode(texts), **options)
+
+    def num_windows(self, texts: Sequence[str]) -> list[int]:
+        """In how many parts each text is read."""
+        whole = self.tokenizer.encode_whole(texts)
+        return [len(spans(len(ids), self.limit)) if self.windows else 1 for ids in whole]

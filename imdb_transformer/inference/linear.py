@@ -96,6 +96,10 @@ class LinearModel(NamedTuple):
         )
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
 
+    def num_windows(self, texts: Sequence[str]) -> list[int]:
+        """In how many parts each text is read: a linear model reads all of it at once."""
+        return [1] * len(texts)
+
 
 def vectorizer(kind: Kind, **options: Any) -> Any:
     """Scikit-learn's counter of the n-grams of a kind."""

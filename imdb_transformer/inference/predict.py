@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, overload
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,24 @@ from numpy.typing import NDArray
 from imdb_transformer import run
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.linear import LinearModel
+from imdb_transformer.files import sha256_of
+from imdb_transformer.inference.exported import SUFFIX, ExportedModel
 
 CHUNK = 2000  # texts held at a time when predicting a stream
 
-Model = EncoderModel | LinearModel
+
+class Model(Protocol):
+    """What answers: an encoder, a linear model or an exported file."""
+
+    @property
+    def step(self) -> int:
+        """Of training, when its weights were taken."""
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) logits of texts, one at least."""
+
+    def num_windows(self, texts: Sequence[str]) -> list[int]:
+        """In how many parts each text is read."""
 
 
 class Prediction(NamedTuple):
@@ -24,37 +36,52 @@ class Prediction(NamedTuple):
     label: str
     probability: float
     text: str
+    windows: int | None = None
+    """in how many parts the text was read, where `windows` asked for all of it"""
+
+    def record(self) -> dict[str, Any]:
+        """Its fields by name, those that say something."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 class Predictor:
-    """One or several runs' models, ready for texts; several answer with the mean of their probabilities."""
+    """One or several runs' models, ready for texts; several answer with the mean of their probabilities.
+
+    >>> predictor = Predictor.load("runs/base")  # doctest: +SKIP
+    >>> predictor("an awful, boring film")  # doctest: +SKIP
+    Prediction(label='neg', probability=0.9965, text='an awful, boring film', windows=None)
+    >>> [found.label for found in predictor(["I laughed.", "I slept."])]  # doctest: +SKIP
+    ['pos', 'neg']
+    """
 
     def __init__(
-        self, models: Sequence[Model], classes: tuple[str, ...], temperatures: Sequence[float]
-    ) -> None:
+        self, models: Sequence[Model], classes: tuple[str, ...], temperatures: Sequence[float], *,
+        windows: bool = False,
+    ) -> None:  # fmt: skip
         self.models, self.classes, self.temperatures = models, classes, temperatures
+        self.windows = windows
 
     @classmethod
-    def load(cls, *paths: str | Path, device: str = "auto") -> Self:
-        """The predictor of runs (their best checkpoints) or checkpoints. Raises RunError."""
-        located = [run.locate(Path(path)) for path in paths]
-        first = located[0][0]
-        for source, _ in located[1:]:
-            if source.info.classes != first.info.classes:
+    def load(cls, *paths: str | Path, device: str = "auto", windows: bool = False) -> Self:
+        """The predictor of runs (their best checkpoints), checkpoints or exported files.
+
+        `windows`: of a text that is longer than those of training, read all, not head and tail. Raises
+        RunError.
+        """
+        loaded = [_load(Path(path), device, windows=windows) for path in paths]
+        first = loaded[0]
+        for path, other in zip(paths, loaded, strict=True):
+            if other.classes != first.classes:
                 raise RunError(
-                    f"{source.folder} tells {', '.join(source.info.classes)} apart, {first.folder} "
-                    f"{', '.join(first.info.classes)}: they cannot answer together."
+                    f"{path} tells {', '.join(other.classes)} apart, {paths[0]} "
+                    f"{', '.join(first.classes)}: they cannot answer together."
                 )
-        models = [_load(source, folder, device) for source, folder in located]
-        # Fitted for `best`; `last` is a state of training.
-        temperatures = [
-            source.info.temperature if folder.name.startswith("best") else 1.0 for source, folder in located
-        ]
-        return cls(models, first.info.classes, temperatures)
+        models, _, temperatures = zip(*loaded, strict=True)
+        return cls(models, first.classes, temperatures, windows=windows)
 
     def uncalibrated(self) -> Self:
         """The same models, their probabilities as training left them."""
-        return type(self)(self.models, self.classes, [1.0] * len(self.models))
+        return type(self)(self.models, self.classes, [1.0] * len(self.models), windows=self.windows)
 
     def logits(self, texts: Sequence[str]) -> list[NDArray[np.float64]]:
         """(N, C) logits of each model before calibration, for texts, one at least."""
@@ -89,12 +116,48 @@ class Predictor:
 
     def _stream(self, texts: Iterable[str], chunk: int) -> Iterator[Prediction]:
         for part in in_chunks(texts, chunk):
-            for text, row in zip(part, self.probabilities(part), strict=True):
+            counts = self._num_windows(part) if self.windows else [None] * len(part)
+            for text, row, count in zip(part, self.probabilities(part), counts, strict=True):
                 best = int(row.argmax())
-                yield Prediction(self.classes[best], float(row[best]), text)
+                yield Prediction(self.classes[best], float(row[best]), text, count)
+
+    def _num_windows(self, texts: Sequence[str]) -> list[int]:
+        return np.max([model.num_windows(texts) for model in self.models], axis=0).tolist()
 
 
-def _load(source: run.Run, folder: Path, device: str) -> Model:
-    if source.info.kind in ("tfidf", "nb"):
-        return LinearModel.load(source, folder)
-    return EncoderModel(source, folder, device=device)
+def identity_of(path: Path) -> str:
+    """A name and a hash that differ for whatever may answer differently. Raises RunError."""
+    if path.suffix == SUFFIX and path.is_file():
+        return f"{path.name} {sha256_of(path)}"
+    from imdb_transformer.checkpoint import META  # with torch
+
+    source, folder = run.locate(path)
+    return f"{path.name} {sha256_of(folder / META)} {source.info.temperature}"
+
+
+class _Loaded(NamedTuple):
+    model: Model
+    classes: tuple[str, ...]
+    temperature: float
+
+
+def _load(path: Path, device: str, *, windows: bool) -> _Loaded:
+    if path.suffix == SUFFIX and path.is_file():
+        if windows:
+            raise RunError(f"{path} reads head and tail of a long text; --windows needs the run itself.")
+        exported = ExportedModel.load(path)
+        return _Loaded(exported, exported.classes, 1.0)
+    # Imported here, with torch, which an exported model does not need.
+    from imdb_transformer.inference.encoder import EncoderModel
+    from imdb_transformer.inference.linear import LinearModel
+
+    source, folder = run.locate(path)
+    # Fitted for `best`; `last` is a state of training.
+    temperature = source.info.temperature if folder.name.startswith("best") else 1.0
+    linear = source.info.kind in ("tfidf", "nb")
+    model = (
+        LinearModel.load(source, folder)
+        if linear
+        else EncoderModel(source, folder, device=device, windows=windows)
+    )
+    return _Loaded(model, source.info.classes, temperature)

@@ -1,7 +1,7 @@
 """Files in, files out, in bounded memory: reviews of a text or table file, predictions beside its columns."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
 from imdb_transformer.inference.predict import CHUNK, Prediction
 
-ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
+ADDED = {"predicted_label": pa.string(), "probability": pa.float64(), "windows": pa.int64()}
 
 Skip = Callable[[str], None]
 Part = Iterator[pa.Table]
@@ -67,7 +67,7 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
 
 
 def check_output(path: Path, schema: pa.Schema) -> None:
-    """Raises ConfigError where `write_predictions` could not write rows of this schema to such a file."""
+    """Raises ConfigError where `write_tables` could not write rows of this schema to such a file."""
     if not is_table(path):
         raise ConfigError(f"--output {path}: its name should end in one of {', '.join(TABLE_SUFFIXES)}.")
     if not path.parent.is_dir():
@@ -79,21 +79,30 @@ def check_output(path: Path, schema: pa.Schema) -> None:
         )
 
 
-def write_predictions(
-    schema: pa.Schema, predicted: Iterable[tuple[pa.Table, list[Prediction]]], path: Path
-) -> int:
-    """Writes tables of `schema` with `predicted_label` and `probability` added; gives the number of rows.
+def output_schema(schema: pa.Schema, *, windows: bool) -> pa.Schema:
+    """The columns of an input, and what is predicted behind them, in the place of its own such columns."""
+    added = ADDED if windows else {name: kind for name, kind in ADDED.items() if name != "windows"}
+    kept = [field for field in schema if field.name not in added]
+    return pa.schema([*kept, *(pa.field(name, kind) for name, kind in added.items())])
 
-    The format is that of the file's name. The file is there whole or not at all.
-    """
-    kept = [field for field in schema if field.name not in ADDED]
-    out = pa.schema([*kept, *(pa.field(name, kind) for name, kind in ADDED.items())])
+
+def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema) -> pa.Table:
+    """A table of the input with its predictions, in the columns of `output_schema`."""
+    added = {
+        "predicted_label": [p.label for p in predictions],
+        "probability": [p.probability for p in predictions],
+        "windows": [p.windows for p in predictions],
+    }
+    columns = [added[name] if name in added else table.column(name) for name in out.names]
+    return pa.table(columns, schema=out)
+
+
+def write_tables(tables: Iterable[pa.Table], out: pa.Schema, path: Path) -> int:
+    """Writes tables to a file, whole or not at all, in the format of its name; gives the number of rows."""
     num_rows = 0
     with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
-        for table, predictions in predicted:
-            added = [[p.label for p in predictions], [p.probability for p in predictions]]
-            columns = [table.column(field.name) for field in kept]
-            write(pa.table([*columns, *added], schema=out))
+        for table in tables:
+            write(table)
             num_rows += table.num_rows
     return num_rows
 

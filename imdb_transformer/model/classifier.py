@@ -2,7 +2,7 @@
 
 Beside it, if the config says so, n-grams vote.
 
-Shapes: B batch, L length, D model width, C classes.
+Shapes: B batch, L length, D model width, P = D or 2D pooled width, C classes.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,20 @@ class Classifier(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
-        features = self.encoder(ids, mask, dtype)  # (B, L, D)
-        pooled = pool(features, mask, self.pooling).float()
-        logits = self.head(self.pooled_dropout(pooled))
-        if self.ngrams is None or self.training:
-            # The encoder learns as if it were alone: beside weights that already know the training reviews
-            # it would find nothing left to learn (configs/EXPERIMENTS.md).
-            return logits
-        return logits + self.ngram_weight * self.ngrams(ids, mask)
+        logits = self.head(self.pooled_dropout(self.pooled(ids, mask, dtype)))
+        # The encoder learns as if it were alone: beside weights that already know the training reviews
+        # it would find nothing left to learn (configs/EXPERIMENTS.md).
+        return logits if self.training else logits + self.votes(ids, mask)
+
+    def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """(B, L) -> (B, P), what the head reads, in fp32."""
+        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
+
+    def votes(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(B, L) -> (B, C): what the n-grams, if there are any, add to the logits."""
+        if self.ngrams is None:
+            return self.head.bias.new_zeros(len(ids), self.head.out_features)
+        return self.ngram_weight * self.ngrams(ids, mask)
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:

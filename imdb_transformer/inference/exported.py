@@ -1,0 +1,95 @@
+"""An exported model answers: an ONNX file through onnxruntime, without torch.
+
+The file holds the graph, ids to log-probabilities, and beside it what turns text into ids: so that it is
+complete, as a run is. `inference/export.py` writes it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.data.batches import EncodedReview, by_length, pad
+from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.errors import ConfigError, RunError
+
+SUFFIX = ".onnx"
+INPUT, OUTPUT = "ids", "log_probabilities"
+TEXT_TO_IDS, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
+BATCH_TOKENS = 16_384
+MULTIPLE = 32  # what lengths are rounded up to: few distinct shapes
+MAX_BYTES = 2 << 30  # what the format itself can hold
+ERRORS_ONLY = 3  # onnxruntime's severities
+
+
+class TextToIds(BaseModel):
+    """What a program needs beside the graph and tokenizer.json."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    classes: tuple[str, ...]
+    step: int
+    tokenizer: TokenizerConfig
+
+
+class ExportedModel:
+    """A graph from ids to log-probabilities, its tokenizer and its classes."""
+
+    def __init__(self, session: Any, tokenizer: Tokenizer, about: TextToIds) -> None:
+        self.session, self.tokenizer = session, tokenizer
+        self.classes, self.step = about.classes, about.step
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """From a file that `imdb-tx export` wrote. Raises RunError, and ConfigError without onnxruntime."""
+        try:
+            import onnxruntime
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"{path} needs onnxruntime, which is not installed: pip install 'imdb-tx[onnx]'."
+            ) from None
+        if path.stat().st_size > MAX_BYTES:
+            raise RunError(f"{path} is too large for an exported model.")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = ERRORS_ONLY + 1
+        try:
+            # From bytes, so that the file cannot name others to be read.
+            session = onnxruntime.InferenceSession(
+                path.read_bytes(), options, providers=["CPUExecutionProvider"]
+            )
+            entries = session.get_modelmeta().custom_metadata_map
+            about = TextToIds.model_validate_json(entries[TEXT_TO_IDS])
+            tokenizer = Tokenizer(entries[TOKENIZER], about.tokenizer)
+        except (KeyError, ValidationError):
+            raise RunError(f"{path} was not made by imdb-tx export: it has no tokenizer.") from None
+        except OSError:
+            raise
+        except RunError as error:
+            raise RunError(f"{path} is damaged: {error}") from None
+        except Exception as error:  # the binding raises classes of its own, derived from Exception alone
+            raise RunError(f"{path} is no ONNX model: {' '.join(str(error).split())[:120]}.") from None
+        return cls(session, tokenizer, about)
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) log-probabilities of texts, one at least; calibrated ones, which are logits as well."""
+        found: NDArray[np.float32] = by_length(
+            self._run, self.tokenizer.encode(texts), batch_tokens=BATCH_TOKENS, multiple=MULTIPLE
+        )
+        return found
+
+    def num_windows(self, texts: Sequence[str]) -> list[int]:
+        """In how many parts each text is read."""
+        return [1] * len(texts)
+
+    def _run(self, reviews: list[EncodedReview]) -> NDArray[np.float32]:
+        (found,) = self.session.run([OUTPUT], {INPUT: pad(reviews, multiple=MULTIPLE)})
+        return found
+
+
+def metadata(tokenizer_json: str, about: TextToIds) -> dict[str, str]:
+    """What an exported file carries beside its graph."""
+    return {TEXT_TO_IDS: about.model_dump_json(), TOKENIZER: tokenizer_json}

@@ -1,0 +1,81 @@
+"""All of a long review: windows as long as a review in training may be, and pooled over all of them.
+
+Shapes: N reviews, W windows, P pooled width, C classes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imdb_transformer.data.batches import EncodedReview, by_length
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.forward import make_batch
+from imdb_transformer.model.classifier import Classifier
+
+OVERLAP = 4  # windows share a quarter with the next: what stands at an edge of one is inside another
+
+
+def spans(length: int, size: int) -> list[tuple[int, int]]:
+    """Start and end of each window over a review of `length` ids; one, if that is all of it.
+
+    >>> spans(8, 8), spans(20, 8)
+    ([(0, 8)], [(0, 8), (6, 14), (12, 20)])
+    """
+    if length <= size:
+        return [(0, length)]
+    starts = [*range(0, length - size, size - size // OVERLAP), length - size]
+    return [(start, start + size) for start in starts]
+
+
+@torch.inference_mode()
+def logits_by_windows(
+    model: Classifier, reviews: Sequence[EncodedReview], *, size: int, hardware: Hardware,
+    batch_tokens: int, multiple: int,
+) -> NDArray[np.float32]:  # fmt: skip
+    """(N, C) logits of uncut reviews: each feature's maximum is over all windows, n-grams are of all ids.
+
+    A mean weighs each window by its ids, so that those in two windows count twice.
+    """
+    own_spans = [spans(len(review), size) for review in reviews]
+    windows = [
+        review[start:end] for review, own in zip(reviews, own_spans, strict=True) for start, end in own
+    ]
+    options = {"batch_tokens": batch_tokens, "multiple": multiple}
+
+    def pooled(part: list[EncodedReview]) -> NDArray[np.float32]:
+        ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
+        found: NDArray[np.float32] = model.pooled(ids, mask, hardware.dtype).cpu().numpy()
+        return found
+
+    def votes(part: list[EncodedReview]) -> NDArray[np.float32]:
+        ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
+        found: NDArray[np.float32] = model.votes(ids, mask).cpu().numpy()
+        return found
+
+    ends = np.cumsum([len(own) for own in own_spans])
+    lengths = np.array([len(window) for window in windows], np.float32)
+    rows = [
+        _joined(rows, weights, model.pooling)
+        for rows, weights in zip(
+            np.split(by_length(pooled, windows, **options), ends[:-1]),
+            np.split(lengths, ends[:-1]),
+            strict=True,
+        )
+    ]
+    logits = model.head(torch.from_numpy(np.stack(rows)).to(hardware.device)).cpu().numpy()
+    total: NDArray[np.float32] = logits + by_length(votes, reviews, **options)
+    return total
+
+
+def _joined(pooled: NDArray[np.float32], lengths: NDArray[np.float32], pooling: str) -> NDArray[np.float32]:
+    """(W, P) of one review's windows -> (P,)."""
+    kinds = pooling.split("+")
+    joined = {
+        "max": lambda rows: rows.max(0),
+        "mean": lambda rows: lengths @ rows / lengths.sum(),
+        "first": lambda rows: rows[0],
+    }
+    parts = np.split(pooled, len(kinds), axis=1)
+    return np.concatenate([joined[kind](rows) for kind, rows in zip(kinds, parts, strict=True)])

@@ -1,0 +1,105 @@
+"""An exported file answers as its run does, without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from imdb_transformer import run
+from imdb_transformer.data import demo
+from imdb_transformer.errors import RunError
+from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.inference.encoder import EncoderModel
+from imdb_transformer.inference.export import export
+from imdb_transformer.inference.predict import Predictor
+from tests.conftest import imdb_tx
+from tests.test_predict import ODD_TEXTS
+
+
+@pytest.fixture(scope="module")
+def exported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
+    export(trained, path)
+    return path
+
+
+def exact(trained: Path) -> Predictor:
+    """The run's predictor in fp32, as the exported file computes."""
+    predictor = Predictor.load(trained, device="cpu")
+    (model,) = predictor.models
+    assert isinstance(model, EncoderModel)
+    model.hardware = model.hardware._replace(dtype=torch.float32)
+    return predictor
+
+
+def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: Path) -> None:
+    texts = [*ODD_TEXTS, *demo.reviews().splits["test"].texts[:990]]
+    found = Predictor.load(exported).probabilities(texts)
+    np.testing.assert_allclose(found, exact(trained).probabilities(texts), atol=1e-4)
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+
+
+def test_n_grams_and_full_attention_are_exported_too(trained: Path, tmp_path: Path) -> None:
+    config = run.open_run(trained).folder / "config.toml"
+    changes = ["model.attention=full", "model.ngram_buckets=1000", "model.pooling=max+mean",
+               "model.norm=post", "model.positions=sinusoidal", "train.epochs=1"]  # fmt: skip
+    sets = [word for change in changes for word in ("--set", _quoted(change))]
+    assert imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r").exit_code == 0
+    export(tmp_path / "r", tmp_path / "m.onnx")
+    texts = ["", "a good film", "an awful, dull film " * 40]
+    found = Predictor.load(tmp_path / "m.onnx").probabilities(texts)
+    np.testing.assert_allclose(found, exact(tmp_path / "r").probabilities(texts), atol=1e-4)
+
+
+def _quoted(change: str) -> str:
+    key, value = change.split("=")
+    return change if value.isdigit() else f'{key}="{value}"'
+
+
+def test_int8_answers_nearly_the_same(trained: Path, tmp_path: Path) -> None:
+    answer = imdb_tx("export", trained, "--precision", "int8", "--output", tmp_path / "m.onnx", "--json")
+    assert json.loads(answer.stdout)["precision"] == "int8"
+    kinds = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
+    assert "MatMulInteger" in kinds
+    texts = demo.reviews().splits["test"].texts[:200]
+    close = np.abs(
+        Predictor.load(tmp_path / "m.onnx").probabilities(texts) - exact(trained).probabilities(texts)
+    )
+    assert close.mean() < 0.02
+
+
+def test_predict_runs_an_exported_file_without_torch(exported: Path) -> None:
+    program = (
+        "import sys; from imdb_transformer.cli import app; "
+        f"app(['predict', '--run', {str(exported)!r}, 'a good film'], standalone_mode=False); "
+        "sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.startswith((b"pos\t", b"neg\t"))
+
+
+def test_what_is_no_exported_model_is_refused(trained: Path, exported: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    content = exported.read_bytes()
+    for bad in (b"", b"not a model", content[: len(content) // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(RunError, match=r"m\.onnx"):
+            Predictor.load(path)
+    stranger = onnx.load_from_string(content)
+    del stranger.metadata_props[:]
+    onnx.save(stranger, path)
+    with pytest.raises(RunError, match="not made by imdb-tx export"):
+        Predictor.load(path)
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    with pytest.raises(RunError, match="linear"):
+        export(tmp_path / "nb", path)
+    refused = imdb_tx("predict", "--run", exported, "--explain", "a film")
+    assert isinstance(refused.exception, RunError)
+    refused = imdb_tx("predict", "--run", exported, "--windows", "a film")
+    assert isinstance(refused.exception, RunError)

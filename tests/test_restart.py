@@ -1,0 +1,99 @@
+"""A prediction of a file that is stopped goes on, and ends as if it had not been stopped."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imdb_transformer.errors import ConfigError, Interrupted
+from imdb_transformer.inference import tables
+from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.restart import parts_folder
+from tests.conftest import imdb_tx
+
+NUM_ROWS, PART = 50, 8
+
+
+@pytest.fixture
+def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of reviews that is read in parts of 8."""
+    monkeypatch.setattr(tables, "CHUNK", PART)
+    path = tmp_path / "reviews.jsonl"
+    rows = [{"id": i, "text": f"a good film number {i}"} for i in range(NUM_ROWS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, num_parts: int) -> list[int]:
+    """Makes a signal arrive in the prediction of a later part; tells how many were predicted."""
+    predicted: list[int] = []
+    whole = Predictor.probabilities
+
+    def probabilities(self: Predictor, texts: Sequence[str]) -> Any:
+        if len(predicted) == num_parts:
+            raise Interrupted("SIGTERM: stopped.", exit_code=143)
+        predicted.append(len(texts))
+        return whole(self, texts)
+
+    monkeypatch.setattr(Predictor, "probabilities", probabilities)
+    return predicted
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_stopped_prediction_goes_on(
+    trained: Path, reviews: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["predict", "--run", trained, "--input", reviews, "--output"]
+    whole, stopped = tmp_path / f"whole{suffix}", tmp_path / f"stopped{suffix}"
+    assert imdb_tx(*command, whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(Interrupted, match="24 predictions are kept"):
+            imdb_tx(*command, stopped)
+    assert not stopped.exists()
+    with monkeypatch.context() as patch:
+        predicted = stop_after(patch, 99)
+        assert imdb_tx(*command, stopped, "--resume").exit_code == 0
+    assert sum(predicted) == NUM_ROWS - 24
+    assert stopped.read_bytes() == whole.read_bytes()
+    assert not parts_folder(stopped).exists()
+
+
+def test_without_resume_all_is_predicted_anew(
+    trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["predict", "--run", trained, "--input", reviews, "--output", tmp_path / "o.csv"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Interrupted):
+            imdb_tx(*command)
+    predicted = stop_after(monkeypatch, 99)
+    assert imdb_tx(*command).exit_code == 0
+    assert sum(predicted) == NUM_ROWS
+
+
+def test_resume_refuses_another_input_or_run(
+    trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "o.csv"
+    command = ["predict", "--run", trained, "--output", output]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Interrupted):
+            imdb_tx(*command, "--input", reviews)
+    refused = imdb_tx(*command, "--input", reviews, "--resume", "--windows")
+    assert isinstance(refused.exception, ConfigError)
+    assert "another way with long reviews" in str(refused.exception)
+    reviews.write_text(reviews.read_text() + '{"id": 1, "text": "more"}\n')
+    refused = imdb_tx(*command, "--input", reviews, "--resume")
+    assert "another input" in str(refused.exception)
+
+
+def test_resume_with_nothing_begun_begins(trained: Path, reviews: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.csv"
+    command = ["predict", "--run", trained, "--input", reviews, "--output", output]
+    assert imdb_tx(*command, "--resume").exit_code == 0
+    assert len(output.read_text().splitlines()) == NUM_ROWS + 1
+    assert isinstance(imdb_tx("predict", "--run", trained, "--resume", "x").exception, ConfigError)
