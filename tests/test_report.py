@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,11 +9,13 @@ import pytest
 from imdb_transformer import run
 from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.evaluation.beside import linear_baselines
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.report import write_report
-from imdb_transformer.evaluation.split import answers
+from imdb_transformer.evaluation.split import answers, evaluate_split
 from tests.conftest import imdb_tx, write_jsonl
 
+OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
 TITLES = ["Learning curves", "ROC", "Reliability", "Confusion", "Accuracy by kind of review"]
 
 
@@ -24,7 +27,7 @@ def test_eval_writes_a_page_with_every_figure_that_asks_for_nothing(trained: Pat
     for title in TITLES:
         assert f"<b>{title}.</b>" in page
     assert page.count('role="img" aria-label="') == len(TITLES)
-    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+    assert not OUTSIDE.search(page)
     assert "@import" not in page
     assert "<mark" in page
     assert "train.lr" not in page
@@ -37,14 +40,14 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     found = answers([copy], "test", source=str(path), data_dir=str(tmp_path))
-    page = write_report([copy], found).read_text()
+    page = write_report([copy], found, {}).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: Path) -> None:
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
-    page = write_report([tmp_path / "nb"], answers([tmp_path / "nb"], "test")).read_text()
+    page = write_report([tmp_path / "nb"], answers([tmp_path / "nb"], "test"), {}).read_text()
     assert "<mark" not in page
     assert "Learning curves" not in page
     assert "<b>ROC.</b>" in page
@@ -57,8 +60,47 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     classes = tuple("abc"[:num_classes])
     found = evaluate(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    assert plots.roc(probabilities, labels, classes) is None
+    assert plots.roc({"run": probabilities}, labels, classes) is None
     assert plots.slices(found) is None
+    assert plots.losses({"run": []}) is None
+    assert plots.validations({"run": []}) is None
     assert plots.confusion(found).svg.startswith("<svg")
-    same = [plots.reliability(probabilities, probabilities, labels, found).svg for _ in range(2)]
+    same = [plots.reliability({"run": probabilities}, labels, {"run": 0.1}).svg for _ in range(2)]
     assert same[0] == same[1]
+
+
+def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = run.open_run(trained).config
+    make_baseline(tmp_path / "nb", config, "nb")
+    make_baseline(tmp_path / "tfidf", config, "tfidf")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / run.INFO).write_text("{")
+    alone = evaluate_split([tmp_path / "nb"], "test")[0]
+    shown = imdb_tx("eval", copy).stdout
+    assert "beside it" in shown
+    assert f"{100 * alone.accuracy:.2f}%" in shown
+    found = json.loads(imdb_tx("eval", copy, "--json").stdout)["baselines"]
+    assert {Path(name).name for name in found} == {"nb", "tfidf"}
+    assert found[str(tmp_path / "nb")]["accuracy"] == alone.accuracy
+    assert (tmp_path / "tfidf" / "evaluation" / "best-test.json").exists()
+    assert str(tmp_path / "tfidf") in (copy / "report.html").read_text()
+
+
+def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    info = json.loads((tmp_path / "nb" / run.INFO).read_text())
+    (tmp_path / "nb" / run.INFO).write_text(json.dumps({**info, "corpus_hash": "0" * 64}))
+    assert linear_baselines(copy, "test") == {}
+
+
+def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    path = tmp_path / "compare.html"
+    assert imdb_tx("compare", trained, tmp_path / "nb", "--html", path).exit_code == 0
+    page = path.read_text()
+    for title in ("Training loss", "Validation accuracy", "ROC", "Reliability"):
+        assert f"<b>{title}.</b>" in page
+    assert "McNemar" in page
+    assert not OUTSIDE.search(page)

@@ -30,17 +30,20 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a trained model on a split, and write the figures into the run."""
+    from imdb_transformer.evaluation.beside import linear_baselines
     from imdb_transformer.evaluation.report import write_report
     from imdb_transformer.evaluation.split import answers, record
 
     print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
     found = answers(paths, split, data_dir=data_dir, source=source)
     written = record(paths, found, named=source is not None)
-    report = write_report(paths, found)
+    baselines = {} if source is not None else linear_baselines(paths[0], split, data_dir=data_dir)
+    report = write_report(paths, found, baselines)
     if as_json:
-        print(found.evaluation.model_dump_json())
+        beside = {name: own.model_dump() for name, own in baselines.items()}
+        print(json.dumps({**found.evaluation.model_dump(), "baselines": beside}))
     else:
-        print(f"{answering.evaluation(found.evaluation)}\nwritten to {written} and {report}")
+        print(f"{answering.evaluation(found.evaluation, baselines)}\nwritten to {written} and {report}")
 
 
 @app.command()
@@ -49,16 +52,21 @@ def compare(
         list[Path], typer.Argument(metavar="RUN RUN...", help="Runs, or their checkpoints; two at least.")
     ],
     split: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
+    html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what differs between runs, and whether their accuracies differ by more than chance."""
     if len(paths) < 2:
         raise ConfigError("compare takes two runs or more.")
     from imdb_transformer.evaluation.compare import compare as compare_runs
+    from imdb_transformer.evaluation.report import write_comparison
 
     print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
-    found = compare_runs(paths, split)
+    found, answered = compare_runs(paths, split)
     print(found.model_dump_json() if as_json else answering.comparison(found))
+    if html is not None:
+        write_comparison(html, found, answered)
+        print(f"written to {html}", file=sys.stderr)
 
 
 @app.command()

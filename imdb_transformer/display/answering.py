@@ -1,6 +1,6 @@
 """What trained runs answer: every function gives the lines to print."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imdb_transformer.display.table import printable, table
@@ -19,8 +19,8 @@ SHADES = " ░▒▓█"
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
-def evaluation(found: "Evaluation") -> str:
-    """The table of `imdb-tx eval`."""
+def evaluation(found: "Evaluation", baselines: "Mapping[str, Evaluation]") -> str:
+    """The tables of `imdb-tx eval`, the linear models' figures beside the run's."""
     slices = table(
         ["reviews that are", "reviews", "accuracy"],
         [[name, part.num_examples, f"{100 * part.accuracy:.2f}%"] for name, part in found.slices.items()],
@@ -29,7 +29,10 @@ def evaluation(found: "Evaluation") -> str:
         ["true \\ predicted", *found.classes],
         [[name, *counts] for name, counts in zip(found.classes, found.confusion, strict=True)],
     )
-    return f"{table([found.split, found.checkpoint], figures(found))}\n\n{slices}\n\n{confusion}"
+    parts = [table([found.split, found.checkpoint], figures(found)), slices, confusion]
+    if baselines:
+        parts.append(_scores("beside it", dict(baselines)))
+    return "\n\n".join(parts)
 
 
 def comparison(found: "Comparison") -> str:
@@ -37,14 +40,7 @@ def comparison(found: "Comparison") -> str:
     differences = table(
         ["", *found.runs], [[key, *map(str, values)] for key, values in found.differences.items()]
     )
-    scores = table(
-        ["run", "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"],
-        [
-            [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
-             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", or_undefined(e.roc_auc)]
-            for name, e in zip(found.runs, found.evaluations, strict=True)
-        ],
-    )  # fmt: skip
+    scores = _scores("run", dict(zip(found.runs, found.evaluations, strict=True)))
     pairs = table(
         ["second less first", "points", "95% interval", "only first right", "only second", "p (McNemar)"],
         [
@@ -56,6 +52,17 @@ def comparison(found: "Comparison") -> str:
     )  # fmt: skip
     parts = [differences] if found.differences else ["the configs are the same"]
     return "\n\n".join([*parts, scores, pairs])
+
+
+def _scores(title: str, found: "Mapping[str, Evaluation]") -> str:
+    return table(
+        [title, "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"],
+        [
+            [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
+             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", or_undefined(e.roc_auc)]
+            for name, e in found.items()
+        ],
+    )  # fmt: skip
 
 
 def views(found: "Prediction", why: "Explanation | None", looked: "Attention | None", *, colour: bool) -> str:

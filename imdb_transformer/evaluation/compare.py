@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from imdb_transformer import run
 from imdb_transformer.evaluation.evaluate import Evaluation
-from imdb_transformer.evaluation.split import answers
+from imdb_transformer.evaluation.split import Answers, answers
 
 NUM_RESAMPLES = 10_000
 
@@ -45,8 +45,8 @@ class Comparison(BaseModel):
     pairs: list[Pair]
 
 
-def compare(paths: Sequence[Path], split: str) -> Comparison:
-    """Runs or checkpoints on one split of the corpus that all were trained beside."""
+def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers]]:
+    """Runs or checkpoints on one split of the corpus that all were trained beside; and what each answered."""
     names = [str(path) for path in paths]
     configs = [_flat(run.locate(path)[0]) for path in paths]
     found = [answers([path], split) for path in paths]
@@ -54,7 +54,7 @@ def compare(paths: Sequence[Path], split: str) -> Comparison:
         pair_of(names[i], names[j], found[i].correct, found[j].correct)
         for i, j in combinations(range(len(paths)), 2)
     ]
-    return Comparison(
+    compared = Comparison(
         runs=names,
         differences={
             key: values for key in configs[0]
@@ -63,6 +63,7 @@ def compare(paths: Sequence[Path], split: str) -> Comparison:
         evaluations=[answer.evaluation for answer in found],
         pairs=pairs,
     )  # fmt: skip
+    return compared, found
 
 
 def pair_of(first: str, second: str, right: NDArray[np.bool_], also: NDArray[np.bool_]) -> Pair:

@@ -4,7 +4,8 @@ Shapes: N reviews, C classes.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -22,7 +23,12 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "font.size": 10,
 }
+GREY = "#888888"
 BLUE, ORANGE = "#3b7dd8", "#d9822b"  # told apart in light and dark, and by the colour-blind
+
+Metrics = Sequence[dict[str, Any]]
+Probabilities = NDArray[np.float64]  # (N, C)
+Labels = NDArray[np.int64]  # (N,)
 
 
 class Plot(NamedTuple):
@@ -33,17 +39,15 @@ class Plot(NamedTuple):
     svg: str
 
 
-def learning_curves(metrics: Sequence[dict[str, Any]]) -> Plot | None:
+def learning_curves(metrics: Metrics) -> Plot | None:
     """Training loss and validation accuracy against the step; none where nothing was logged."""
     losses = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
     validations = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
     if not losses:
         return None
     figure, axes = _axes()
-    steps, values = np.array(losses).T
-    window = max(1, len(values) // 50)
-    smooth = np.convolve(values, np.ones(window) / window, mode="valid")
-    axes.plot(steps[window - 1 :], smooth, color=BLUE, label="training loss")
+    steps, smooth = _smooth(losses)
+    axes.plot(steps, smooth, color=BLUE, label="training loss")
     axes.set_xlabel("step")
     axes.set_ylabel("training loss", color=BLUE)
     description = f"Training loss falls from {smooth[0]:.3f} to {smooth[-1]:.3f} in {int(steps[-1]):,} steps."
@@ -56,37 +60,66 @@ def learning_curves(metrics: Sequence[dict[str, Any]]) -> Plot | None:
     return _plot("Learning curves", description, figure)
 
 
-def roc(probabilities: NDArray[np.float64], labels: NDArray[np.int64], classes: Sequence[str]) -> Plot | None:
+def losses(by_run: Mapping[str, Metrics]) -> Plot | None:
+    """Training loss of several runs against the step; none where nothing was logged."""
+    figure, axes = _axes()
+    ends = []
+    for colour, (name, metrics) in zip(_colours(), by_run.items(), strict=False):
+        points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+        if points:
+            steps, values = _smooth(points)
+            axes.plot(steps, values, color=colour, label=name)
+            ends.append(f"{name} {values[-1]:.3f}")
+    if not ends:
+        return None
+    _label(axes, "step", "training loss", legend=True)
+    return _plot("Training loss", f"Training loss at the end: {', '.join(ends)}.", figure)
+
+
+def validations(by_run: Mapping[str, Metrics]) -> Plot | None:
+    """Validation accuracy of several runs against the step; none where none was validated."""
+    figure, axes = _axes()
+    bests = []
+    for colour, (name, metrics) in zip(_colours(), by_run.items(), strict=False):
+        points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
+        if points:
+            steps, values = np.array(points).T
+            axes.plot(steps, 100 * values, color=colour, marker="o", markersize=3, label=name)
+            bests.append(f"{name} {100 * values.max():.2f}%")
+    if not bests:
+        return None
+    _label(axes, "step", "validation accuracy, %", legend=True)
+    return _plot("Validation accuracy", f"The best validation accuracy: {', '.join(bests)}.", figure)
+
+
+def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Plot | None:
     """True against false positives, of the second of two classes; none where the split lacks a class."""
     from sklearn.metrics import auc, roc_curve
 
     if len(classes) != 2 or len(set(labels.tolist())) != 2:
         return None
-    false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
     figure, axes = _axes()
-    axes.plot(false_rate, true_rate, color=BLUE)
-    axes.plot([0, 1], [0, 1], color="#888888", linestyle=":")
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("true positive rate")
-    area = auc(false_rate, true_rate)
-    return _plot("ROC", f"ROC curve of {classes[1]!r}; the area under it is {area:.4f}.", figure)
+    areas = []
+    for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
+        false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
+        axes.plot(false_rate, true_rate, color=colour, label=name)
+        areas.append(f"{name} {auc(false_rate, true_rate):.4f}")
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
+    _label(axes, "false positive rate", "true positive rate", legend=len(by_name) > 1)
+    return _plot("ROC", f"ROC curve of {classes[1]!r}; the area under it: {', '.join(areas)}.", figure)
 
 
-def reliability(
-    before: NDArray[np.float64], after: NDArray[np.float64], labels: NDArray[np.int64], found: Evaluation
-) -> Plot:
-    """Accuracy against confidence over bins of as many reviews each, before and after calibration."""
+def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Plot:
+    """Accuracy against confidence over bins of as many reviews each; `errors` are the calibration errors."""
     figure, axes = _axes()
-    for probabilities, colour, name in ((before, ORANGE, "before"), (after, BLUE, "after calibration")):
+    for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
         confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
         axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=name)
-    low = 1 / before.shape[1]
-    axes.plot([low, 1], [low, 1], color="#888888", linestyle=":")
-    axes.set_xlabel("confidence")
-    axes.set_ylabel("accuracy")
-    axes.legend(frameon=False)
-    errors = f"{100 * found.raw.ece:.2f}% before and {100 * found.calibrated.ece:.2f}% after calibration"
-    return _plot("Reliability", f"Accuracy against confidence; the calibration error is {errors}.", figure)
+        low = 1 / probabilities.shape[1]
+    axes.plot([low, 1], [low, 1], color=GREY, linestyle=":")
+    _label(axes, "confidence", "accuracy", legend=True)
+    told = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
+    return _plot("Reliability", f"Accuracy against confidence; the calibration error: {told}.", figure)
 
 
 def confusion(found: Evaluation) -> Plot:
@@ -119,6 +152,25 @@ def slices(found: Evaluation) -> Plot | None:
         f"{name} {value:.1f}%" for name, value in zip(names[::-1], accuracies[::-1], strict=True)
     )
     return _plot("Accuracy by kind of review", f"Accuracy: {parts}.", figure)
+
+
+def _smooth(points: Sequence[tuple[int, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps, and the mean over a fiftieth of them."""
+    steps, values = np.array(points).T
+    window = max(1, len(values) // 50)
+    return steps[window - 1 :], np.convolve(values, np.ones(window) / window, mode="valid")
+
+
+def _colours() -> Iterator[str]:
+    """One after another, beginning with the two that the report uses."""
+    return cycle([BLUE, ORANGE, *(f"C{i}" for i in range(2, 10))])
+
+
+def _label(axes: Any, x: str, y: str, *, legend: bool) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if legend:
+        axes.legend(frameon=False)
 
 
 def _axes() -> tuple[Figure, Any]:

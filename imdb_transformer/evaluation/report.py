@@ -1,57 +1,34 @@
-"""`report.html`: how good a run is and where it fails, one self-contained page that fetches nothing."""
+"""How good runs are and where they fail, as self-contained pages that fetch nothing."""
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from imdb_transformer import config_file, run
 from imdb_transformer.evaluation import plots
+from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import Evaluation
+from imdb_transformer.evaluation.page import figures_of, table_of, write_page
 from imdb_transformer.evaluation.split import Answers
 from imdb_transformer.evaluation.wording import figures
-from imdb_transformer.files import write_whole
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.explain import explain
 from imdb_transformer.inference.marking import marked_words
 
 NUM_ERRORS = 20
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; }}
-th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #8884; }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }}
-figure {{ margin: 0; }}
-figure svg {{ width: 100%; height: auto; }}
-figcaption {{ font-size: .9rem; }}
-mark {{ color: inherit; border-radius: .2em; background: none; }}
-pre, .scroll {{ overflow-x: auto; }}
-details {{ margin: .5rem 0; overflow-wrap: anywhere; }}
-summary {{ cursor: pointer; }}
-</style></head><body>
-<h1>{title}</h1>
-{body}
-</body></html>
-"""
 
-
-def write_report(paths: Sequence[Path], found: Answers) -> Path:
-    """Writes the page about what runs say of a split into the first one's folder."""
+def write_report(paths: Sequence[Path], found: Answers, baselines: Mapping[str, Evaluation]) -> Path:
+    """Writes the page about what runs say of a split into the first one's folder, beside linear baselines."""
     opened = run.locate(paths[0])[0]
     evaluation = found.evaluation
     title = f"{' + '.join(path.name for path in paths)} on {evaluation.split}"
     sections = [
-        _figures(evaluation),
-        _plots(opened, found),
+        _figures(opened.folder.name, evaluation, baselines),
+        figures_of(_plots(opened, found)),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(found),
         "<h2>Config</h2>",
@@ -60,32 +37,61 @@ def write_report(paths: Sequence[Path], found: Answers) -> Path:
         f"<pre>{html.escape(_environment(opened))}</pre>",
     ]
     path = opened.folder / "report.html"
-    write_whole(path, PAGE.format(title=html.escape(title), body="\n".join(sections)).encode())
+    write_page(path, title, sections)
     return path
 
 
-def _figures(found: Evaluation) -> str:
-    rows = [*figures(found), ("checkpoint", found.checkpoint)]
-    cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows)
-    return f'<div class="scroll"><table>{cells}</table></div>'
-
-
-def _plots(opened: run.Run, found: Answers) -> str:
-    raw, calibrated = np.exp(found.raw_log_probabilities), np.exp(found.log_probabilities)
-    every = [
-        plots.learning_curves(run.read_metrics(opened)),
-        plots.roc(calibrated, found.labels, found.evaluation.classes),
-        plots.reliability(raw, calibrated, found.labels, found.evaluation),
-        plots.confusion(found.evaluation),
-        plots.slices(found.evaluation),
-    ]
+def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers]) -> None:
+    """Writes a page with the runs' figures and their curves together."""
+    names = [html.escape(name) for name in compared.runs]
+    opened = {name: run.locate(Path(name))[0] for name in compared.runs}
+    logged = {name: run.read_metrics(own) for name, own in opened.items()}
+    answered = {name: np.exp(own.log_probabilities) for name, own in zip(compared.runs, found, strict=True)}
+    labels, evaluations = found[0].labels, dict(zip(compared.runs, compared.evaluations, strict=True))
     drawn = [
-        f'<figure><div role="img" aria-label="{html.escape(plot.description)}">{plot.svg}</div>'
-        f"<figcaption><b>{html.escape(plot.title)}.</b> {html.escape(plot.description)}</figcaption></figure>"
-        for plot in every
-        if plot is not None
+        plots.losses(logged),
+        plots.validations(logged),
+        plots.roc(answered, labels, evaluations[compared.runs[0]].classes),
+        plots.reliability(answered, labels, {name: own.calibrated.ece for name, own in evaluations.items()}),
     ]
-    return f'<h2>Figures</h2>\n<div class="plots">{"".join(drawn)}</div>'
+    differences = {key: list(map(str, values)) for key, values in compared.differences.items()}
+    pairs = {
+        f"{pair.second} less {pair.first}": [
+            f"{100 * pair.difference:+.2f} points (95% interval {100 * pair.low:+.2f} to "
+            f"{100 * pair.high:+.2f}), p = {pair.p_value:.2g} (McNemar)"
+        ]
+        for pair in compared.pairs
+    }
+    sections = [
+        table_of(compared.runs, _figures_by_name(evaluations)),
+        table_of(["pair", ""], pairs),
+        figures_of(drawn),
+        "<h2>Configs</h2>", table_of(compared.runs, differences) if differences else "<p>The same.</p>",
+    ]  # fmt: skip
+    write_page(path, f"{', '.join(names)} on {found[0].evaluation.split}", sections)
+
+
+def _figures(name: str, found: Evaluation, baselines: Mapping[str, Evaluation]) -> str:
+    rows = _figures_by_name({name: found, **baselines})
+    return table_of([name, *baselines] if baselines else [], {**rows, "checkpoint": [found.checkpoint]})
+
+
+def _figures_by_name(found: Mapping[str, Evaluation]) -> dict[str, list[str]]:
+    columns = [figures(own) for own in found.values()]
+    return {rows[0][0]: [value for _, value in rows] for rows in zip(*columns, strict=True)}
+
+
+def _plots(opened: run.Run, found: Answers) -> list[plots.Plot | None]:
+    raw, calibrated = np.exp(found.raw_log_probabilities), np.exp(found.log_probabilities)
+    evaluation = found.evaluation
+    errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
+    return [
+        plots.learning_curves(run.read_metrics(opened)),
+        plots.roc({opened.folder.name: calibrated}, found.labels, evaluation.classes),
+        plots.reliability(dict(zip(errors, (raw, calibrated), strict=True)), found.labels, errors),
+        plots.confusion(evaluation),
+        plots.slices(evaluation),
+    ]
 
 
 def _errors(found: Answers) -> list[str]:

@@ -52,11 +52,17 @@ def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
     """Writes figures into the run of the first path; `named`: of another corpus than the run's."""
     (opened, folder), *others = map(run.locate, paths)
     names = [f"{folder.name}-{found.evaluation.split}", *([found.corpus.folder.name] if named else [])]
-    name = "-with-".join(["-".join(names), *(other.folder.name for other, _ in others)])
-    written = opened.folder / "evaluation" / f"{name}.json"
+    written = figures_file(
+        opened.folder, "-with-".join(["-".join(names), *(other.folder.name for other, _ in others)])
+    )
     written.parent.mkdir(exist_ok=True)
     write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
     return written
+
+
+def figures_file(folder: Path, name: str) -> Path:
+    """Where a run keeps figures: of a checkpoint and split, `best-test`."""
+    return folder / "evaluation" / f"{name}.json"
 
 
 def answers(

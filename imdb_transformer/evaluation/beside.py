@@ -1,0 +1,39 @@
+"""The number to beat, beside a run's own: linear models that were fitted on the same reviews."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from imdb_transformer import run
+from imdb_transformer.errors import RunError
+from imdb_transformer.evaluation.evaluate import Evaluation
+from imdb_transformer.evaluation.split import evaluate_split, figures_file
+
+
+def linear_baselines(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
+    """By folder, the figures of the linear runs that lie next to a run and were made beside the same reviews.
+
+    One that has not been measured on this split yet is measured now, which takes seconds.
+    """
+    opened, _ = run.locate(path)
+    found = {}
+    for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
+        try:
+            other = run.open_run(info.parent)
+        except RunError:
+            continue  # a broken neighbour is not this run's matter
+        if (
+            other.folder != opened.folder
+            and other.info.kind in ("tfidf", "nb")
+            and other.info.status == "finished"
+            and other.info.corpus_hash == opened.info.corpus_hash
+        ):
+            found[str(other.folder)] = _figures(other.folder, split, data_dir)
+    return found
+
+
+def _figures(folder: Path, split: str, data_dir: str | None) -> Evaluation:
+    try:
+        return Evaluation.model_validate_json(figures_file(folder, f"best-{split}").read_bytes())
+    except (OSError, ValidationError):  # not measured, or by another version
+        return evaluate_split([folder], split, data_dir=data_dir)[0]

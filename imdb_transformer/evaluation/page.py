@@ -1,0 +1,61 @@
+"""A self-contained HTML page of tables and figures, readable on a phone and in the dark; fetches nothing."""
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from imdb_transformer.evaluation.plots import Plot
+from imdb_transformer.files import write_whole
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; }}
+th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #8884; }}
+.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }}
+figure {{ margin: 0; }}
+figure svg {{ width: 100%; height: auto; }}
+figcaption {{ font-size: .9rem; }}
+mark {{ color: inherit; border-radius: .2em; background: none; }}
+pre, .scroll {{ overflow-x: auto; }}
+details {{ margin: .5rem 0; overflow-wrap: anywhere; }}
+summary {{ cursor: pointer; }}
+</style></head><body>
+<h1>{title}</h1>
+{body}
+</body></html>
+"""
+
+
+def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
+    """Writes a page of HTML sections under a title."""
+    write_whole(path, PAGE.format(title=html.escape(title), body="\n".join(sections)).encode())
+
+
+def table_of(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A row a name; a header only where it says something."""
+    top = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in header)
+    cells = [
+        f"<tr><th scope=row>{html.escape(name)}</th>"
+        + "".join(f"<td>{html.escape(value)}</td>" for value in values)
+        + "</tr>"
+        for name, values in rows.items()
+    ]
+    head = f"<thead><tr><td></td>{top}</tr></thead>" if header else ""
+    return f'<div class="scroll"><table>{head}<tbody>{"".join(cells)}</tbody></table></div>'
+
+
+def figures_of(every: Sequence[Plot | None]) -> str:
+    """The plots that there are, each with the words that tell what it shows."""
+    drawn = [
+        f'<figure><div role="img" aria-label="{html.escape(plot.description)}">{plot.svg}</div>'
+        f"<figcaption><b>{html.escape(plot.title)}.</b> {html.escape(plot.description)}</figcaption></figure>"
+        for plot in every
+        if plot is not None
+    ]
+    return f'<h2>Figures</h2>\n<div class="plots">{"".join(drawn)}</div>'
