@@ -1,7 +1,8 @@
 """Tensors and counters on disk: safetensors and JSON, whole or absent, verified when loaded. No pickle.
 
 A checkpoint is a folder: `model.safetensors` (the weights to predict with), `training.safetensors`
-(only in `last`: the optimiser's moments, and the raw weights where those to predict with are averaged),
+(in `last` and `previous`: the optimiser's moments, and the raw weights where those to predict with are
+averaged),
 and `checkpoint.json` (counters, hashes of the two files, hash of the tokenizer).
 """
 
@@ -34,10 +35,13 @@ class Checkpoint(BaseModel):
 
 def save(
     folder: Path, *, step: int, counters: Mapping[str, Any], tokenizer_hash: str,
-    model: Mapping[str, Tensor], training: Mapping[str, Tensor] | None = None,
+    model: Mapping[str, Tensor], training: Mapping[str, Tensor] | None = None, former: Path | None = None,
 ) -> None:  # fmt: skip
-    """Writes a checkpoint in the place of the one in `folder`, which goes only when the new one is there."""
-    with whole_folder(folder) as temporary:
+    """Writes a checkpoint in the place of the one in `folder`, which goes only when the new one is there.
+
+    It goes to the folder `former`, if one is named.
+    """
+    with whole_folder(folder, former=former) as temporary:
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
         for name, tensors in contents.items():
             save_file(

@@ -34,11 +34,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     """Gives an empty folder to fill; it takes the name `path`, and the place of what was there, on success.
 
-    A crash between the two renames leaves the former folder under its `.old` name; `recover_folder` puts
-    it back.
+    What was there takes the name `former`, in the place of what was there; without such a name it goes. A
+    crash between the renames leaves it there: `recover_folder` puts it back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -50,32 +50,39 @@ def whole_folder(path: Path) -> Iterator[Path]:
             if file.is_file():
                 _sync_file(file)
         _sync_folder(temporary)
-        recover_folder(path)
-        old = _old_name(path)
+        recover_folder(path, former=former)
+        old = former or _old_name(path)
         if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
         temporary.rename(path)
         _sync_folder(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        if former is None:
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def current_folder(path: Path) -> Path:
+def current_folder(path: Path, *, former: Path | None = None) -> Path:
     """Where to read what `whole_folder` wrote to `path`, also while it is being replaced."""
-    old = _old_name(path)
+    old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
 
 
-def recover_folder(path: Path) -> None:
-    """Finishes or undoes a `whole_folder` that was killed between its renames."""
-    old = _old_name(path)
-    if not old.exists():
-        return
-    if path.exists():
+def recover_folder(path: Path, *, former: Path | None = None) -> None:
+    """Undoes, or without `former` finishes, a `whole_folder` that was killed between its renames."""
+    old = former or _old_name(path)
+    if not path.exists():
+        if old.exists():
+            old.rename(path)
+    elif former is None:
         shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.rename(path)
+
+
+def remove_leavings(folder: Path) -> None:
+    """Removes what killed writes left in a folder, under names that only they use."""
+    for path in folder.glob(".*.tmp"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _old_name(path: Path) -> Path:

@@ -6,7 +6,8 @@ run.json           what it is and how far it came (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object a step and a validation
 soft_labels.npy    what a teacher said of the unlabelled reviews, where there was one
-checkpoints/best   the weights to use;  checkpoints/last   what `--resume` continues from
+checkpoints/best   the weights to use
+checkpoints/last   what `--resume` continues from;  checkpoints/previous   the one before it
 evaluation/        what `imdb-tx eval` found, a JSON file a split
 """
 
@@ -14,10 +15,12 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +31,19 @@ from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.files import current_folder, sha256_of, whole_folder, write_whole
 
-INFO, CONFIG, METRICS, ENVIRONMENT = "run.json", "config.toml", "metrics.jsonl", "environment.json"
+INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
 VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
+Status = Literal["running", "interrupted", "diverged", "finished"]
+CheckpointName = Literal["best", "last", "previous"]
+LAST, PREVIOUS = "last", "previous"
+
 # A trained classifier, an encoder pretrained on text alone, or a linear baseline.
 Kind = Literal["encoder", "pretrained", "tfidf", "nb"]
+
+
+COMMANDS: dict[Kind, str] = {"encoder": "train", "pretrained": "pretrain"}  # those that --resume
 
 
 class RunInfo(BaseModel):
@@ -42,7 +52,7 @@ class RunInfo(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Kind = "encoder"
-    status: Literal["running", "interrupted", "diverged", "finished"]
+    status: Status
     started: str
     ended: str = ""
     classes: tuple[str, ...]
@@ -76,11 +86,17 @@ class Run(NamedTuple):
     config: Config
     info: RunInfo
 
-    def checkpoint(self, name: Literal["best", "last"]) -> Path:
-        """Folder to read a checkpoint from, or to write it to."""
-        return current_folder(self.folder / "checkpoints" / name)
+    @property
+    def checkpoints(self) -> Path:
+        """Folder to write checkpoints to."""
+        return self.folder / "checkpoints"
 
-    def with_status(self, status: Literal["running", "interrupted", "diverged", "finished"]) -> "Run":
+    def checkpoint(self, name: CheckpointName) -> Path:
+        """Folder to read a checkpoint from, also while it is being replaced."""
+        former = self.checkpoints / PREVIOUS if name == LAST else None
+        return current_folder(self.checkpoints / name, former=former)
+
+    def with_status(self, status: Status) -> "Run":
         """The run with its new status written to disk."""
         ended = "" if status == "running" else _now()
         info = self.info.model_copy(update={"status": status, "ended": ended})
@@ -164,12 +180,33 @@ def open_run(folder: Path) -> Run:
 
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
-    if path.parent.name == "checkpoints" and path.name in ("best", "last"):
+    if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path
     if not path.exists():
         raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
     run = open_run(path)
     return run, run.checkpoint("best")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from training in a run meanwhile; a process that dies lets go of it.
+
+    Raises RunError where another is at it. Does nothing where the system has no such locks.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RunError(f"Another process is training in {folder}.") from None
+    finally:
+        os.close(descriptor)
 
 
 def newest_finished(runs: Path = Path("runs")) -> Path:
@@ -198,34 +235,6 @@ def soft_labels_of(run: Run) -> NDArray[np.float32] | None:
         raise RunError(f"{path} is missing or damaged.")
     labels: NDArray[np.float32] = np.load(path, allow_pickle=False)
     return labels
-
-
-def append_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
-    """Adds lines to `metrics.jsonl` and waits until they are on disk."""
-    with (run.folder / METRICS).open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def drop_metrics_after(run: Run, step: int) -> None:
-    """Forgets what was logged after `step`, and a line that a crash cut: a resumed run logs it again."""
-    path = run.folder / METRICS
-    kept = [line for line in read_metrics(run) if line["step"] <= step]
-    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
-
-
-def read_metrics(run: Run) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`; one that a crash cut short ends them."""
-    lines: list[dict[str, Any]] = []
-    path = run.folder / METRICS
-    if path.exists():
-        for text in path.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                break
-    return lines
 
 
 def _environment(hardware: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from imdb_transformer import checkpoint, run
+from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.errors import RunError
 from imdb_transformer.files import recover_folder, whole_file, whole_folder, write_whole
 from imdb_transformer.inference.predict import Predictor
@@ -47,7 +47,7 @@ def test_interrupted_save_leaves_the_old_checkpoint(copy: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space"):
         checkpoint.save(folder, step=9, counters={}, tokenizer_hash="x", model={"w": torch.ones(1)})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["best", "last"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["best", "last", "previous"]
 
 
 @pytest.mark.parametrize("killed_after", ["first rename", "second rename"])
@@ -149,9 +149,9 @@ def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path,
 
 def test_a_metrics_line_cut_by_a_crash_is_forgotten(copy: Path) -> None:
     opened = run.open_run(copy)
-    before = run.read_metrics(opened)
+    before = metrics.read(opened.folder)
     with (copy / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "lo')
-    assert run.read_metrics(opened) == before
-    run.drop_metrics_after(opened, 3)
-    assert [line["step"] for line in run.read_metrics(opened)] == [1, 2, 3]
+    assert metrics.read(opened.folder) == before
+    metrics.drop_after(opened.folder, 3)
+    assert [line["step"] for line in metrics.read(opened.folder)] == [1, 2, 3]

@@ -1,14 +1,21 @@
-"""What a run keeps: its counters, which score is best, and the checkpoints `best` and `last`."""
+"""What a run keeps: its counters, which score is best, and the checkpoints `best`, `last` and `previous`."""
 
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
 
-from imdb_transformer import checkpoint, run
+from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.config import Config
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import DivergedError, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.files import recover_folder, remove_leavings
 from imdb_transformer.training.step import Learner, restore, training_state
+
+STEPS_BETWEEN_WRITES = 20  # of metrics
 
 
 class Counters(BaseModel):
@@ -44,9 +51,63 @@ def out_of_patience(config: Config, counters: Counters) -> bool:
     return 0 < config.train.patience <= counters.num_evals_since_best
 
 
+class Keeper:
+    """Writes what a training run keeps: metrics a few lines at a time, checkpoints, its status.
+
+    Of several processes only the first writes.
+    """
+
+    def __init__(self, current: run.Run, learner: Learner, writes: bool) -> None:
+        self.current, self.learner, self.writes = current, learner, writes
+        self.lines: list[dict[str, Any]] = []
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Takes a line of metrics."""
+        self.lines.append(line)
+        if len(self.lines) >= STEPS_BETWEEN_WRITES:
+            self._flush()
+
+    def keep(self, counters: Counters) -> None:
+        """Writes the state after a step: metrics, then `best` if it is that, then `last`."""
+        self._flush()
+        if not self.writes:
+            return
+        if counters.best_step == counters.step:
+            save_best(self.current, self.learner, counters)
+        save_last(self.current, self.learner, counters)
+
+    def mark(self, status: run.Status) -> None:
+        """Writes how far the run has come."""
+        self._flush()
+        if self.writes:
+            self.current.with_status(status)
+
+    def diverged(self, step: int, message: str) -> DivergedError:
+        """Writes that training diverged in a step; the error to raise."""
+        self.log({"step": step, "diverged": message})
+        self.mark("diverged")
+        return DivergedError(
+            f"Training diverged: {message}. The last good checkpoint is {self.current.checkpoint('last')}. "
+            "Try a lower train.lr, a longer warm-up or a lower train.clip_norm."
+        )
+
+    def _flush(self) -> None:
+        if self.writes and self.lines:
+            metrics.append(self.current.folder, self.lines)
+        self.lines.clear()
+
+
+def recover(current: run.Run) -> None:
+    """Finishes or undoes what a killed process was writing."""
+    recover_folder(current.checkpoints / "best")
+    recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
+    for folder in (current.folder, current.checkpoints):
+        remove_leavings(folder)
+
+
 def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
     checkpoint.save(
-        current.checkpoint("best"),
+        current.checkpoints / "best",
         step=counters.step,
         counters=counters.model_dump(),
         tokenizer_hash=current.info.tokenizer_hash,
@@ -55,28 +116,82 @@ def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
 
 
 def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
+    """Writes `last`; the one before becomes `previous`."""
     checkpoint.save(
-        current.checkpoint("last"),
+        current.checkpoints / run.LAST,
         step=counters.step,
         counters=counters.model_dump(),
         tokenizer_hash=current.info.tokenizer_hash,
         model=learner.averaged.state_dict(),
         training=training_state(learner),
+        former=current.checkpoints / run.PREVIOUS,
     )
 
 
 def restore_last(current: run.Run, learner: Learner) -> Counters:
-    """Puts the learner and the metrics where `last` was saved. Raises RunError where that cannot be."""
-    folder = current.checkpoint("last")
+    """Puts the learner where `last` was saved.
+
+    Raises RunError where that cannot be, and says so if it could be from the checkpoint before.
+    """
+    try:
+        counters, weights, state = _read(current, current.checkpoint("last"), learner)
+    except RunError as error:
+        raise RunError(f"{error}{_offer(current, learner)}") from None
+    restore(learner, weights, state, step=counters.step)
+    return counters
+
+
+def take_previous(current: run.Run) -> None:
+    """Puts `previous` in the place of `last`, which is lost. Raises RunError where there is none."""
+    previous, last = current.checkpoints / run.PREVIOUS, current.checkpoints / run.LAST
+    checkpoint.read_meta(previous, tokenizer_hash=current.info.tokenizer_hash)
+    shutil.rmtree(last, ignore_errors=True)
+    previous.rename(last)
+
+
+def check_space(folder: Path, learner: Learner) -> None:
+    """Raises ResourceError where the disk could not take a run's checkpoints while one replaces another."""
+    model = _num_bytes(learner.averaged.state_dict())
+    whole = model + _num_bytes(training_state(learner))
+    needed = 2 * model + 3 * whole  # best and its successor; last, its successor and the one before
+    there = sum(file.stat().st_size for file in folder.glob("checkpoints/*/*") if file.is_file())
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free + there < needed:
+        raise ResourceError(
+            f"{folder}: its checkpoints take up to {needed / 2**20:,.0f} MiB, and the disk has "
+            f"{free / 2**20:,.0f} MiB free."
+        )
+
+
+def _read(
+    current: run.Run, folder: Path, learner: Learner
+) -> tuple[Counters, dict[str, Tensor], dict[str, Tensor]]:
+    """Counters, weights and training state of a checkpoint that fits the learner. Raises RunError."""
     meta = checkpoint.read_meta(folder, tokenizer_hash=current.info.tokenizer_hash)
     weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
-    checkpoint.load_weights(learner.averaged, weights, origin=folder)
+    checkpoint.check_same(learner.averaged.state_dict(), weights, origin=folder)
     state = checkpoint.load_tensors(folder, checkpoint.TRAINING, meta)
     checkpoint.check_same(training_state(learner), state, origin=folder)
-    counters = counters_of(meta)
-    restore(learner, weights, state, step=meta.step)
-    run.drop_metrics_after(current, meta.step)
-    return counters
+    return counters_of(meta), weights, state
+
+
+def _offer(current: run.Run, learner: Learner) -> str:
+    """How to go on from `previous`, where that is whole."""
+    path = current.checkpoints / run.PREVIOUS
+    try:
+        counters, _, _ = _read(current, path, learner)
+    except RunError:
+        return ""
+    command = run.COMMANDS[current.info.kind]
+    return (
+        f" The checkpoint before it, of step {counters.step:,}, is whole; go on from there with: "
+        f"imdb-tx {command} --resume {path}"
+    )
+
+
+def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def counters_of(meta: checkpoint.Checkpoint) -> Counters:
