@@ -1,6 +1,7 @@
 """What to compute on, and in which type: chosen at run time, and said."""
 
 import ctypes
+import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,9 @@ def choose(config: TrainConfig) -> Hardware:
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
         raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
-    device = torch.device("cuda" if available and config.device != "cpu" else "cpu")
+    # Of several processes on a machine, which torchrun counts, each has a GPU of its own.
+    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = gpu if available and config.device != "cpu" else torch.device("cpu")
     if device.type == "cpu":
         _keep_freed_memory()
     wants_bf16 = config.precision == "bf16" or (config.precision == "auto" and computes_in_bf16(device))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import config_file, run
+from imdb_transformer import config_file, metrics, run
 from imdb_transformer.config import Config, PretrainConfig
 from imdb_transformer.data.tokenized import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID
@@ -32,7 +32,7 @@ def test_both_losses_fall_on_the_demo_corpus(tmp_path: Path) -> None:
         [f"data.data_dir={tmp_path}", "train.epochs=2", "train.lr=5e-3", BOTH, "model.dropout=0.0"],
     )
     ended = pretrained(config, tmp_path / "run")
-    lines = run.read_metrics(ended)
+    lines = metrics.read(ended.folder)
     for figure in ("masked_loss", "detection_loss"):
         first, last = (np.mean([line[figure] for line in part]) for part in (lines[:5], lines[-5:]))
         assert last < 0.8 * first, figure
@@ -45,7 +45,7 @@ def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny
         pretrained(config, tmp_path / "parts", 5)
     parts = pretrained(config, tmp_path / "parts")
     assert weights(whole.folder) == weights(parts.folder)
-    assert run.read_metrics(whole) == run.read_metrics(parts)
+    assert metrics.read(whole.folder) == metrics.read(parts.folder)
 
 
 def test_pretraining_and_its_tokenizer_read_neither_validation_nor_test(tiny: Tiny, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from imdb_transformer import run
+from imdb_transformer import metrics, run
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
@@ -56,7 +56,7 @@ def test_a_student_learns_the_unlabelled_reviews_and_resumes_bit_for_bit(tiny: T
     parts = train(config, tmp_path / "parts")
     assert weights(whole.folder) == weights(parts.folder)
     alone = train(config, tmp_path / "alone")
-    assert len(run.read_metrics(whole)) > len(run.read_metrics(alone))
+    assert len(metrics.read(whole.folder)) > len(metrics.read(alone.folder))
 
 
 def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:

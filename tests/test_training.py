@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import hardware, run
+from imdb_transformer import hardware, metrics, run
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
-from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
@@ -21,7 +21,7 @@ from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.preparation import prepare, prepare_again
-from imdb_transformer.training.saving import Counters, judged
+from imdb_transformer.training.saving import Counters, judged, take_previous
 from imdb_transformer.training.schedule import learning_rate, parameter_groups
 from imdb_transformer.training.step import Learner, make_learner, train_step
 from imdb_transformer.training.task import classification
@@ -54,8 +54,14 @@ def train(
     return run.open_run(folder)
 
 
-def weights(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("checkpoints/*/*.safetensors"))}
+def weights(folder: Path) -> dict[str, dict[str, bytes]]:
+    """The tensors' files of `best` and `last`."""
+    return {
+        name: {
+            path.name: path.read_bytes() for path in sorted(folder.glob(f"checkpoints/{name}/*.safetensors"))
+        }
+        for name in ("best", "last")
+    }
 
 
 def test_rate_at_the_start_at_the_end_of_warm_up_and_at_the_end() -> None:
@@ -152,7 +158,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
         assert run.open_run(tmp_path / "parts").info.status == "interrupted"
     parts = train(config, tmp_path / "parts")
     assert weights(whole.folder) == weights(parts.folder)
-    assert run.read_metrics(whole) == run.read_metrics(parts)
+    assert metrics.read(whole.folder) == metrics.read(parts.folder)
     assert loop.result_of(whole).validation == loop.result_of(parts).validation
 
 
@@ -192,7 +198,9 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
         return real(learner, batches, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "train_step", poisoned)
-    with pytest.raises(DivergedError, match=r"step 13 has loss nan.*at rate .*checkpoints/last"):
+    with pytest.raises(
+        DivergedError, match=r"step 13 has loss nan.*at rate .*in batch 13 of .*checkpoints/last"
+    ):
         train(config, tmp_path / "run")
     opened = run.open_run(tmp_path / "run")
     assert opened.info.status == "diverged"
@@ -200,7 +208,9 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
         tensor.isfinite().all()
         for tensor in load_file(opened.checkpoint("last") / "model.safetensors").values()
     )
-    assert run.read_metrics(opened)[-1]["step"] == 12
+    *_, before, told = metrics.read(opened.folder)
+    assert (before["step"], told["step"]) == (12, 13)
+    assert "loss nan" in told["diverged"]
 
 
 def test_only_a_strictly_better_score_is_best() -> None:
@@ -216,7 +226,7 @@ def test_only_a_strictly_better_score_is_best() -> None:
 def test_patience_ends_a_run_early(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny("train.epochs=30", "train.patience=2", "train.lr=1e-9")
     ended = train(config, tmp_path / "run")
-    evals = [line for line in run.read_metrics(ended) if "validation" in line]
+    evals = [line for line in metrics.read(ended.folder) if "validation" in line]
     assert ended.info.status == "finished"
     assert len(evals) == 3
 
@@ -263,3 +273,67 @@ def test_first_signal_asks_and_the_second_acts() -> None:
         assert stop.signal is signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def damage(folder: Path, name: str) -> None:
+    path = folder / "checkpoints" / name / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(whole.config, tmp_path / "run", stop_after=7)
+    previous = tmp_path / "run" / "checkpoints" / "previous"
+    damage(tmp_path / "run", "last")
+    with pytest.raises(RunError, match=r"last/training.safetensors is damaged.*of step 5, is whole"):
+        train(whole.config, tmp_path / "run")
+    take_previous(run.open_run(tmp_path / "run"))
+    assert not previous.exists()
+    assert weights(train(whole.config, tmp_path / "run").folder)["last"] == weights(whole.folder)["last"]
+
+
+def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    for name in ("last", "previous"):
+        damage(tmp_path / "run", name)
+    with pytest.raises(RunError) as refused:
+        train(tiny(), tmp_path / "run")
+    assert "whole" not in str(refused.value)
+
+
+def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.rmtree(checkpoints / "previous")
+    (checkpoints / "last").rename(checkpoints / "previous")
+    (checkpoints / ".last.123.tmp").mkdir()
+    (tmp_path / "run" / ".run.json.123.tmp").write_text("{")
+    assert weights(train(tiny(), tmp_path / "run").folder) == weights(whole.folder)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last", "previous"]
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_two_processes_do_not_train_in_one_run(tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny(), tmp_path / "run")
+    with (
+        run.locked(tmp_path / "run"),
+        pytest.raises(RunError, match="Another process"),
+        run.locked(tmp_path / "run"),
+    ):
+        pass
+    with run.locked(tmp_path / "run"):
+        pass
+
+
+def test_a_full_disk_is_told_before_training_starts(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
+    with pytest.raises(ResourceError, match=r"run: its checkpoints take up to .* MiB"):
+        train(tiny(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

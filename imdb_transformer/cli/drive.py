@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,13 +11,12 @@ from imdb_transformer.errors import RunError
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
+    from imdb_transformer.distributed import World
     from imdb_transformer.hardware import Hardware
     from imdb_transformer.run import Kind, Run
     from imdb_transformer.training.loop import TrainingResult
     from imdb_transformer.training.preparation import Prepared
     from imdb_transformer.training.task import Task
-
-COMMANDS = {"encoder": "train", "pretrained": "pretrain"}
 
 
 class Origin(NamedTuple):
@@ -28,48 +27,66 @@ class Origin(NamedTuple):
 
 
 def begin(
-    config: "Config",
-    folder: Path,
-    kind: "Kind",
-    origin: Origin,
-    *,
-    dry_run: bool = False,
-    as_json: bool = False,
-) -> "TrainingResult | None":
-    """A new run, trained to its end; a dry run only says what that would cost."""
+    config: "Config", folder: Path, kind: "Kind", origin: Origin, world: "World", *,
+    dry_run: bool = False, as_json: bool = False,
+) -> "TrainingResult | None":  # fmt: skip
+    """A new run, trained to its end; a dry run only says what that would cost.
+
+    Of several processes the first makes the run, and the others join it as one that goes on.
+    """
     from imdb_transformer import hardware, run
     from imdb_transformer.training import initial, loop
-    from imdb_transformer.training.preparation import prepare
+    from imdb_transformer.training.preparation import prepare, prepare_again
 
-    run.check_free(folder)
+    folder = world.gathered(folder)[0]
     chosen = hardware.choose(config.train)
-    print(f"preparing {config.data.source} ...", file=sys.stderr)
-    prepared = prepare(config, kind, chosen, teachers=origin.teachers)
+    if not world.is_first:
+        world.wait()
+        if dry_run:
+            return None
+        opened = run.open_run(folder)
+        return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
+    run.check_free(folder)
+    _say(f"preparing {config.data.source} ...", world)
+    prepared = prepare(config, kind, chosen, teachers=origin.teachers, world=world)
     if origin.init_from is not None:
         initial.load_encoder(prepared.task.model, origin.init_from, config, prepared.data.tokenizer)
     if dry_run:
+        world.wait()
         _show_cost(prepared, chosen, as_json=as_json)
         return None
     initial.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
-    return _drive(lambda: loop.start(folder, prepared, chosen), prepared.task, chosen)
+    opened = loop.start(folder, prepared, chosen)
+    world.wait()
+    return _drive(opened, prepared.task, chosen, world)
 
 
-def go_on(folder: Path, kind: "Kind") -> "TrainingResult":
-    """A run that was interrupted, trained to its end."""
+def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
+    """A run that was interrupted, trained to its end.
+
+    `path` is the run; or its checkpoint `previous`, which then takes the place of `last`.
+    """
     from imdb_transformer import hardware, run
     from imdb_transformer.training.preparation import prepare_again
+    from imdb_transformer.training.saving import take_previous
 
+    from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
+    folder = path.parent.parent if from_previous else path
     opened = run.open_run(folder)
     if opened.info.kind != kind:
-        command = COMMANDS.get(opened.info.kind)
+        command = run.COMMANDS.get(opened.info.kind)
         hint = f"continue it with: imdb-tx {command} --resume {folder}" if command else "it is finished"
         raise RunError(f"{folder} was made by another command; {hint}.")
+    if from_previous and world.is_first:
+        take_previous(opened)
     chosen = hardware.choose(opened.config.train)
-    print(f"preparing {opened.config.data.source} ...", file=sys.stderr)
-    return _drive(lambda: opened, prepare_again(opened, chosen), chosen)
+    _say(f"preparing {opened.config.data.source} ...", world)
+    return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
 
 
-def train_seeds(config: "Config", base: Path, origin: Origin, num_seeds: int) -> "list[TrainingResult]":
+def train_seeds(
+    config: "Config", base: Path, origin: Origin, num_seeds: int, world: "World"
+) -> "list[TrainingResult]":
     """A run a seed, in BASE-seed-N; those that an interrupted earlier call began go on."""
     from imdb_transformer import run
     from imdb_transformer.training import loop
@@ -78,15 +95,16 @@ def train_seeds(config: "Config", base: Path, origin: Origin, num_seeds: int) ->
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         own = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
         folder = base.with_name(f"{base.name}-seed-{seed}")
-        if not (folder / run.INFO).exists():
-            result = begin(own, folder, "encoder", origin)
+        is_there = world.gathered((folder / run.INFO).exists())[0]
+        if not is_there:
+            result = begin(own, folder, "encoder", origin, world)
             assert result is not None
         else:
             opened = run.open_run(folder)
             if opened.config != own:
                 raise RunError(f"{folder} is a run with another config; name another --run-dir.")
             done = opened.info.status == "finished"
-            result = loop.result_of(opened) if done else go_on(folder, "encoder")
+            result = loop.result_of(opened) if done else go_on(folder, "encoder", world)
         results.append(result)
     return results
 
@@ -105,24 +123,41 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
         print(f"{config_file.dump(config)}\n{making.estimate(cost)}")
 
 
-def _drive(start: Callable[[], "Run"], task: "Task", hardware: "Hardware") -> "TrainingResult":
+def _drive(opened: "Run", task: "Task", hardware: "Hardware", world: "World") -> "TrainingResult":
     from tqdm import tqdm
 
+    from imdb_transformer import run
     from imdb_transformer.evaluation.calibration import calibrate
     from imdb_transformer.training import loop
     from imdb_transformer.training.interruption import stop_request
 
     bar: Any  # tqdm is generic in its stub and not at run time
-    with stop_request() as stop, tqdm(unit="step", file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
-        opened = start()
-        bar.write(f"training in {opened.folder} on {hardware.describe()}", file=sys.stderr)
-        for update in loop.train(opened, task, hardware, stop):
+    alone = run.locked(opened.folder) if world.is_first else nullcontext()
+    quiet = None if world.is_first else True
+    with (
+        alone,
+        stop_request() as stop,
+        tqdm(unit="step", file=sys.stderr, disable=quiet, dynamic_ncols=True) as bar,
+    ):
+        _say(f"training in {opened.folder} on {_describe(hardware, world)}", world)
+        for update in loop.train(opened, task, hardware, stop, world):
             if not bar.n:  # a resumed run's earlier steps took none of this bar's time
                 bar.initial = bar.n = update.step - 1
             bar.total = update.num_steps
             bar.set_postfix_str(making.postfix(update), refresh=False)
             bar.update()
-            if update.saved:
+            if update.saved and world.is_first:
                 bar.write(making.progress(update), file=sys.stderr)
-    calibrate(opened.folder)
+    if world.is_first:
+        calibrate(opened.folder)
+    world.wait()
     return loop.result_of(opened)
+
+
+def _describe(hardware: "Hardware", world: "World") -> str:
+    return hardware.describe() + (f", {world.size} processes" if world.size > 1 else "")
+
+
+def _say(what: str, world: "World") -> None:
+    if world.is_first:
+        print(what, file=sys.stderr)

@@ -59,12 +59,16 @@ def train(
         _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
         return
     from imdb_transformer import config_file
+    from imdb_transformer.distributed import joined
     from imdb_transformer.training.seeds import summarise
 
     resolved = config_file.load(config, overrides or ())
-    results = drive.train_seeds(resolved, run_dir or Path("runs") / Path(config).stem, origin, seeds)
-    summary = summarise(results, test=test)
-    print(summary.model_dump_json() if as_json else making.seeds(summary))
+    base = run_dir or Path("runs") / Path(config).stem
+    with joined() as world:
+        results = drive.train_seeds(resolved, base, origin, seeds, world)
+        if world.is_first:
+            summary = summarise(results, test=test)
+            print(summary.model_dump_json() if as_json else making.seeds(summary))
 
 
 @app.command()
@@ -89,19 +93,26 @@ def _begin(
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file, run
+    from imdb_transformer.distributed import joined
 
     config = config_file.load(name, overrides or ())
     folder = run_dir or run.new_folder(Path(name).stem)
-    result = drive.begin(config, folder, kind, origin, dry_run=dry_run, as_json=as_json)
-    if result is not None:
-        _show(result, as_json=as_json)
+    with joined() as world:
+        result = drive.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
+        if result is not None and world.is_first:
+            _show(result, as_json=as_json)
 
 
 def _go_on(context: typer.Context, folder: Path, kind: "Kind", *, as_json: bool) -> None:
+    from imdb_transformer.distributed import joined
+
     given = {name for name in context.params if _is_given(context, name)}
     if given - {"resume", "as_json"}:
         raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
-    _show(drive.go_on(folder, kind), as_json=as_json)
+    with joined() as world:
+        result = drive.go_on(folder, kind, world)
+        if world.is_first:
+            _show(result, as_json=as_json)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

@@ -30,12 +30,17 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a trained model on a split, and write the figures into the run."""
+    from imdb_transformer.distributed import joined
     from imdb_transformer.evaluation.beside import linear_baselines
     from imdb_transformer.evaluation.report import write_report
     from imdb_transformer.evaluation.split import answers, record
 
-    print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
-    found = answers(paths, split, data_dir=data_dir, source=source)
+    with joined() as world:
+        if world.is_first:
+            print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
+        found = answers(paths, split, data_dir=data_dir, source=source, world=world)
+    if not world.is_first:
+        return
     written = record(paths, found, named=source is not None)
     baselines = {} if source is not None else linear_baselines(paths[0], split, data_dir=data_dir)
     report = write_report(paths, found, baselines)

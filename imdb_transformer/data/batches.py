@@ -3,7 +3,7 @@
 Shapes: B batch, L length, N reviews.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ def pad(reviews: Sequence[EncodedReview], *, multiple: int) -> NDArray[np.int64]
     array([[7, 8, 9, 0],
            [5, 0, 0, 0]])
     """
-    longest = max(map(len, reviews))
+    longest = max(map(len, reviews), default=0)
     ids = np.full((len(reviews), -(-longest // multiple) * multiple), PAD_ID, dtype=np.int64)
     for row, review in zip(ids, reviews, strict=True):
         row[: len(review)] = review
@@ -37,12 +37,15 @@ def length_batches(
 
 def by_length(
     function: Callable[[list[EncodedReview]], NDArray[Any]], reviews: Sequence[EncodedReview], *,
-    batch_tokens: int, multiple: int,
+    batch_tokens: int, multiple: int, over: Callable[..., Iterable[NDArray[Any]]] = map,
 ) -> NDArray[Any]:  # fmt: skip
-    """(N, ...): rows that `function` gives for batches of like length, in the order of `reviews`."""
+    """(N, ...): rows that `function` gives for batches of like length, in the order of `reviews`.
+
+    `over` applies a function to each of a list, as `map` does; several processes share that out.
+    """
     lengths = np.array([len(review) for review in reviews])
     batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple)
-    rows = np.concatenate([function([reviews[i] for i in indices]) for indices in batches])
+    rows = np.concatenate(list(over(lambda indices: function([reviews[i] for i in indices]), batches)))
     ordered = np.empty_like(rows)
     ordered[np.concatenate(batches)] = rows
     return ordered

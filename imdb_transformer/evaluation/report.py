@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imdb_transformer import config_file, run
+from imdb_transformer import config_file, metrics, run
 from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import Evaluation
@@ -45,7 +45,7 @@ def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers])
     """Writes a page with the runs' figures and their curves together."""
     names = [html.escape(name) for name in compared.runs]
     opened = {name: run.locate(Path(name))[0] for name in compared.runs}
-    logged = {name: run.read_metrics(own) for name, own in opened.items()}
+    logged = {name: metrics.read(own.folder) for name, own in opened.items()}
     answered = {name: np.exp(own.log_probabilities) for name, own in zip(compared.runs, found, strict=True)}
     labels, evaluations = found[0].labels, dict(zip(compared.runs, compared.evaluations, strict=True))
     drawn = [
@@ -86,7 +86,7 @@ def _plots(opened: run.Run, found: Answers) -> list[plots.Plot | None]:
     evaluation = found.evaluation
     errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
     return [
-        plots.learning_curves(run.read_metrics(opened)),
+        plots.learning_curves(metrics.read(opened.folder)),
         plots.roc({opened.folder.name: calibrated}, found.labels, evaluation.classes),
         plots.reliability(dict(zip(errors, (raw, calibrated), strict=True)), found.labels, errors),
         plots.confusion(evaluation),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from imdb_transformer import run
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.evaluate import Evaluation, evaluate
 from imdb_transformer.files import write_whole
@@ -66,16 +67,23 @@ def figures_file(folder: Path, name: str) -> Path:
 
 
 def answers(
-    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None
-) -> Answers:
-    """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError."""
+    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None,
+    world: World = ALONE,
+) -> Answers:  # fmt: skip
+    """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError.
+
+    The processes of `world` share the work; each gets all of it.
+    """
     if split not in SPLITS:
         raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
     located = [run.locate(path) for path in paths]
     opened = located[0][0]
     given = {"data_dir": data_dir, "source": source}
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
-    predictor = Predictor.load(*paths)
+    predictor = Predictor.load(*paths, world=world)
+    if world.is_first:
+        corpus.ensure(config)  # which may fetch and write
+    world.wait()
     stored, _ = corpus.ensure(config)
     for other, _ in located:
         _check_corpus(other, stored, config, named=source is not None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from imdb_transformer import checkpoint, hardware, run
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.forward import length_multiple, logits_of
 from imdb_transformer.inference.windows import logits_by_windows, spans
@@ -28,10 +29,14 @@ def tokenizer_of(source: run.Run) -> Tokenizer:
 class EncoderModel:
     """The weights of a checkpoint beside the tokenizer of its run."""
 
-    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto", windows: bool = False) -> None:
+    def __init__(
+        self, source: run.Run, folder: Path, *, device: str = "auto", windows: bool = False,
+        world: World = ALONE,
+    ) -> None:  # fmt: skip
         """From a run and one of its checkpoints' folders; `windows`: read all of a long text.
 
-        Raises RunError where they do not fit.
+        The processes of `world` share the work, and each gets all answers. Raises RunError where run and
+        checkpoint do not fit.
         """
         if source.info.kind == "pretrained":
             raise RunError(
@@ -39,7 +44,7 @@ class EncoderModel:
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"
             )
         self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
-        self.windows = windows
+        self.windows, self.world = windows, world
         self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)
         self.tokenizer = tokenizer_of(source)
@@ -57,7 +62,8 @@ class EncoderModel:
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
         options: dict[str, Any] = {
-            "hardware": self.hardware, "batch_tokens": BATCH_TOKENS, "multiple": self.multiple
+            "hardware": self.hardware, "batch_tokens": BATCH_TOKENS, "multiple": self.multiple,
+            "world": self.world,
         }  # fmt: skip
         if self.windows:
             whole = self.tokenizer.encode_whole(texts)

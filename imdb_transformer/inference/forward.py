@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.data.batches import EncodedReview, by_length, pad
 from imdb_transformer.data.tokenizer import PAD_ID
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.hardware import Hardware
 
 # Few distinct lengths keep the kernels' caches warm; more would only add padding.
@@ -52,8 +53,12 @@ def logits_of(
     hardware: Hardware,
     batch_tokens: int,
     multiple: int,
+    world: World = ALONE,
 ) -> NDArray[np.float32]:
-    """(reviews, C) logits in the order given, computed in batches of like length."""
+    """(reviews, C) logits in the order given, computed in batches of like length.
+
+    Several processes share the batches, which are the same for any number of them, and so are the logits.
+    """
 
     def logits(part: list[EncodedReview]) -> NDArray[np.float32]:
         labels = np.zeros(len(part), np.int64)
@@ -63,6 +68,6 @@ def logits_of(
 
     was_training = model.training
     model.eval()
-    found = by_length(logits, reviews, batch_tokens=batch_tokens, multiple=multiple)
+    found = by_length(logits, reviews, batch_tokens=batch_tokens, multiple=multiple, over=world.map)
     model.train(was_training)
     return found

@@ -62,13 +62,13 @@ class Predictor:
         self.windows = windows
 
     @classmethod
-    def load(cls, *paths: str | Path, device: str = "auto", windows: bool = False) -> Self:
+    def load(cls, *paths: str | Path, **options: Any) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `windows`: of a text that is longer than those of training, read all, not head and tail. Raises
-        RunError.
+        `windows=True`: of a text that is longer than those of training, read all, not head and tail.
+        `device="cpu"`: even where there is a GPU. `world`: processes that share the work. Raises RunError.
         """
-        loaded = [_load(Path(path), device, windows=windows) for path in paths]
+        loaded = [_load(Path(path), options) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
             if other.classes != first.classes:
@@ -77,7 +77,7 @@ class Predictor:
                     f"{', '.join(first.classes)}: they cannot answer together."
                 )
         models, _, temperatures = zip(*loaded, strict=True)
-        return cls(models, first.classes, temperatures, windows=windows)
+        return cls(models, first.classes, temperatures, windows=bool(options.get("windows")))
 
     def uncalibrated(self) -> Self:
         """The same models, their probabilities as training left them."""
@@ -141,9 +141,9 @@ class _Loaded(NamedTuple):
     temperature: float
 
 
-def _load(path: Path, device: str, *, windows: bool) -> _Loaded:
+def _load(path: Path, options: dict[str, Any]) -> _Loaded:
     if path.suffix == SUFFIX and path.is_file():
-        if windows:
+        if options.get("windows"):
             raise RunError(f"{path} reads head and tail of a long text; --windows needs the run itself.")
         exported = ExportedModel.load(path)
         return _Loaded(exported, exported.classes, 1.0)
@@ -155,9 +155,5 @@ def _load(path: Path, device: str, *, windows: bool) -> _Loaded:
     # Fitted for `best`; `last` is a state of training.
     temperature = source.info.temperature if folder.name.startswith("best") else 1.0
     linear = source.info.kind in ("tfidf", "nb")
-    model = (
-        LinearModel.load(source, folder)
-        if linear
-        else EncoderModel(source, folder, device=device, windows=windows)
-    )
+    model = LinearModel.load(source, folder) if linear else EncoderModel(source, folder, **options)
     return _Loaded(model, source.info.classes, temperature)

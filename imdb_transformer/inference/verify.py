@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from imdb_transformer import checkpoint, run
+from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.encoder import tokenizer_of
 from imdb_transformer.inference.linear import Ngrams
@@ -51,14 +51,14 @@ def _check_vocabulary(opened: run.Run) -> None:
 
 
 def _check_metrics(opened: run.Run) -> None:
-    path = opened.folder / run.METRICS
+    path = opened.folder / metrics.FILE_NAME
     if not path.exists():
         return
     try:
         num_lines = len(path.read_text(encoding="utf-8").splitlines())
     except UnicodeDecodeError:
         raise RunError(f"{path} is damaged: not UTF-8.") from None
-    num_whole = len(run.read_metrics(opened))
+    num_whole = len(metrics.read(opened.folder))
     if num_whole < num_lines:
         raise RunError(f"{path}: line {num_whole + 1} of {num_lines} is damaged.")
 

@@ -4,12 +4,14 @@ Shapes: N reviews, W windows, P pooled width, C classes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from imdb_transformer.data.batches import EncodedReview, by_length
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import make_batch
 from imdb_transformer.model.classifier import Classifier
@@ -32,7 +34,7 @@ def spans(length: int, size: int) -> list[tuple[int, int]]:
 @torch.inference_mode()
 def logits_by_windows(
     model: Classifier, reviews: Sequence[EncodedReview], *, size: int, hardware: Hardware,
-    batch_tokens: int, multiple: int,
+    batch_tokens: int, multiple: int, world: World = ALONE,
 ) -> NDArray[np.float32]:  # fmt: skip
     """(N, C) logits of uncut reviews: each feature's maximum is over all windows, n-grams are of all ids.
 
@@ -42,7 +44,7 @@ def logits_by_windows(
     windows = [
         review[start:end] for review, own in zip(reviews, own_spans, strict=True) for start, end in own
     ]
-    options = {"batch_tokens": batch_tokens, "multiple": multiple}
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "multiple": multiple, "over": world.map}
 
     def pooled(part: list[EncodedReview]) -> NDArray[np.float32]:
         ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)

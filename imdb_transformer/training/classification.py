@@ -6,6 +6,7 @@ from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.evaluation.evaluate import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import length_multiple, logits_of
@@ -20,8 +21,9 @@ def make_model(config: Config, *, vocab_size: int, num_classes: int) -> Classifi
 
 
 def make_task(
-    config: Config, splits: dict[str, EncodedSplit], hardware: Hardware, *, vocab_size: int, num_classes: int
-) -> Task:
+    config: Config, splits: dict[str, EncodedSplit], hardware: Hardware, *, vocab_size: int,
+    num_classes: int, world: World = ALONE,
+) -> Task:  # fmt: skip
     """Learning the labels of `train`, judged on `validation` where the config holds one out."""
     model = make_model(config, vocab_size=vocab_size, num_classes=num_classes).to(hardware.device)
     objective = classification(config.train.label_smoothing)
@@ -34,6 +36,7 @@ def make_task(
         logits = logits_of(
             averaged, [split.review(i) for i in range(len(split.labels))], hardware=hardware,
             batch_tokens=config.train.batch_tokens, multiple=length_multiple(config.model),
+            world=world,
         )  # fmt: skip
         return score(logits, labels)
 

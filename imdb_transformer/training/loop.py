@@ -9,14 +9,14 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from imdb_transformer import checkpoint, run
+from imdb_transformer import checkpoint, metrics, run
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError, Interrupted
 from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.files import recover_folder
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.run import Kind
 from imdb_transformer.training.interruption import StopRequest
@@ -24,18 +24,18 @@ from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.preparation import Prepared
 from imdb_transformer.training.saving import (
     Counters,
+    Keeper,
+    check_space,
     counters_of,
     judged,
     out_of_patience,
+    recover,
     restore_last,
-    save_best,
     save_last,
 )
 from imdb_transformer.training.schedule import learning_rate
-from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
+from imdb_transformer.training.step import Learner, StepResult, all_finite, make_learner, train_step
 from imdb_transformer.training.task import Task
-
-STEPS_BETWEEN_WRITES = 20  # of metrics
 
 
 class Update(NamedTuple):
@@ -63,8 +63,13 @@ class TrainingResult(BaseModel):
 
 
 def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
-    """A new run directory for `train` to work in; the model's initial weights are its first checkpoint."""
+    """A new run directory for `train` to work in; the model's initial weights are its first checkpoint.
+
+    Raises ResourceError where the disk could not take its checkpoints.
+    """
     config, data = prepared.config, prepared.data
+    learner = make_learner(prepared.task.model, config.train)
+    check_space(folder, learner)
     current = run.create(
         folder,
         config,
@@ -75,25 +80,25 @@ def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
         hardware=hardware.describe(),
         soft_labels=prepared.soft_labels,
     )
-    save_last(current, make_learner(prepared.task.model, config.train), Counters())
+    save_last(current, learner, Counters())
     return current
 
 
-def train(current: run.Run, task: Task, hardware: Hardware, stop: StopRequest) -> Iterator[Update]:
+def train(
+    current: run.Run, task: Task, hardware: Hardware, stop: StopRequest, world: World = ALONE
+) -> Iterator[Update]:
     """Trains from the run's last checkpoint; yields after each step.
 
     Raises Interrupted after saving when `stop` asks for it, and DivergedError when loss or gradient is
-    not finite; `checkpoints/last` is then what it was. The run's status on disk says how it ended.
+    not finite; `checkpoints/last` is then what it was. The run's status on disk says how it ended. Of several
+    processes that train together the first writes, and all stop after the same step.
     """
     config, options = current.config, current.config.train
-    command = "pretrain" if current.info.kind == "pretrained" else "train"
     learner = make_learner(task.model.train(), options)
-    for name in ("best", "last"):
-        recover_folder(current.folder / "checkpoints" / name)
     plan = make_plan(config, task.train)
-    counters = restore_last(current, learner)
-    current = current.with_status("running")
-    lines: list[dict[str, Any]] = []
+    counters = _restored(current, learner, world)
+    keeper = Keeper(current, learner, world.is_first)
+    keeper.mark("running")
     resumed = time.perf_counter()
     seconds_before = counters.train_seconds
 
@@ -101,12 +106,15 @@ def train(current: run.Run, task: Task, hardware: Hardware, stop: StopRequest) -
         # --- one step
         step, began = counters.step, time.perf_counter()
         epoch = plan.of_step(step)[-1][0]
-        batches = [gather(config, task.train, indices, hardware) for _, indices in plan.of_step(step)]
+        batches = [gather(config, task.train, indices, hardware, world) for _, indices in plan.of_step(step)]
         lr = learning_rate(options, step, plan.num_steps)
         try:
-            result = train_step(learner, batches, task.objective, options, hardware, step=step, lr=lr)
+            result = train_step(
+                learner, batches, task.objective, options, hardware, step=step, lr=lr, world=world
+            )
         except DivergedError as error:
-            raise _diverged(current, lines, str(error)) from None
+            where = f"batch {step * options.accumulate + 1} of {len(plan.batches)}, epoch {epoch + 1}"
+            raise keeper.diverged(step + 1, f"{error}, in {where}") from None
         now = time.perf_counter()
         counters = counters.model_copy(update={
             "step": step + 1,
@@ -114,46 +122,51 @@ def train(current: run.Run, task: Task, hardware: Hardware, stop: StopRequest) -
             "step_seconds": counters.step_seconds + now - began,
             "train_seconds": seconds_before + now - resumed,
         })  # fmt: skip
-        lines.append({"step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
-                      "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens})  # fmt: skip
+        keeper.log({"step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
+                    "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens})  # fmt: skip
         update = Update(step + 1, plan.num_steps, epoch, result, result.num_tokens / (now - began))
 
         # --- validation, and the checkpoints
         if step + 1 in plan.eval_steps or step + 1 == plan.num_steps:
             validation = task.validate(learner.averaged) if task.validate else None
+            at = f"step {step + 1}, at rate {lr:.3g}, gives"
             if validation and not math.isfinite(validation.loss):
-                message = f"step {step + 1}, at rate {lr:.3g}, gives validation loss {validation.loss:g}"
-                raise _diverged(current, lines, message)
-            counters = judged(options.best_by, counters, validation)
-            counters = counters.model_copy(
-                update={"train_seconds": seconds_before + time.perf_counter() - resumed}
-            )
-            if validation:
-                lines.append({"step": step + 1, "validation": validation.model_dump()})
+                raise keeper.diverged(step + 1, f"{at} validation loss {validation.loss:g}")
             if not all_finite(learner.averaged):
-                raise _diverged(
-                    current, lines, f"step {step + 1}, at rate {lr:.3g}, gives weights that are not finite"
-                )
-            if counters.best_step == counters.step:
-                save_best(current, learner, counters)
-            _write(current, lines)
-            save_last(current, learner, counters)
+                raise keeper.diverged(step + 1, f"{at} weights that are not finite")
+            seconds = seconds_before + time.perf_counter() - resumed
+            counters = judged(options.best_by, counters, validation)
+            counters = counters.model_copy(update={"train_seconds": seconds})
+            if validation:
+                keeper.log({"step": step + 1, "validation": validation.model_dump()})
+            keeper.keep(counters)
             update = update._replace(validation=validation, saved=True)
-        if len(lines) >= STEPS_BETWEEN_WRITES:
-            _write(current, lines)
         yield update
 
         # --- asked to stop
-        if stop.signal is not None and counters.step < plan.num_steps and all_finite(learner.averaged):
-            _write(current, lines)
-            save_last(current, learner, counters)
-            current.with_status("interrupted")
+        signal = next(filter(None, world.gathered(stop.signal)), None)
+        if signal is not None and counters.step < plan.num_steps and all_finite(learner.averaged):
+            keeper.keep(counters)
+            keeper.mark("interrupted")
             raise Interrupted(
-                f"{stop.signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
-                f"Continue with: imdb-tx {command} --resume {current.folder}",
-                exit_code=128 + stop.signal,
+                f"{signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
+                f"Continue with: imdb-tx {run.COMMANDS[current.info.kind]} --resume {current.folder}",
+                exit_code=128 + signal,
             )
-    current.with_status("finished")
+    keeper.mark("finished")
+
+
+def _restored(current: run.Run, learner: Learner, world: World) -> Counters:
+    """The learner and its counters where `last` was saved, after clearing away what a kill left."""
+    if world.is_first:
+        check_space(current.folder, learner)
+        recover(current)
+    world.wait()
+    counters = restore_last(current, learner)
+    world.wait()  # all have read before the first one writes
+    if world.is_first:
+        metrics.drop_after(current.folder, counters.step)
+    return counters
 
 
 def result_of(current: run.Run) -> TrainingResult:
@@ -168,18 +181,4 @@ def result_of(current: run.Run) -> TrainingResult:
         validation=counters.best,
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
-    )
-
-
-def _write(current: run.Run, lines: list[dict[str, Any]]) -> None:
-    run.append_metrics(current, lines)
-    lines.clear()
-
-
-def _diverged(current: run.Run, lines: list[dict[str, Any]], message: str) -> DivergedError:
-    _write(current, lines)
-    current.with_status("diverged")
-    return DivergedError(
-        f"Training diverged: {message}. The last good checkpoint is {current.checkpoint('last')}. "
-        "Try a lower train.lr, a longer warm-up or a lower train.clip_norm."
     )

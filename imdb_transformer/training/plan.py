@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import batch_plan
 from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch, length_multiple, make_batch
 
@@ -52,8 +53,14 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     return plan._replace(eval_steps=frozenset(eval_steps))
 
 
-def gather(config: Config, split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
-    """The reviews with these indices as a batch on the device."""
-    reviews = [split.review(i) for i in indices]
+def gather(
+    config: Config, split: EncodedSplit, indices: Indices, hardware: Hardware, world: World = ALONE
+) -> Batch:
+    """The reviews with these indices, or of several processes this one's share, as a batch on the device.
+
+    They are dealt out in turns, so that every process has like lengths; the last may have none.
+    """
+    own = indices[world.rank :: world.size]
+    reviews = [split.review(i) for i in own]
     multiple = length_multiple(config.model)
-    return make_batch(reviews, split.labels[indices], multiple=multiple, device=hardware.device)
+    return make_batch(reviews, split.labels[own], multiple=multiple, device=hardware.device)

@@ -12,6 +12,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenized import PRETRAINING_SPLITS, TokenizedCorpus
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.encoder import tokenizer_of
@@ -31,16 +32,18 @@ class Prepared(NamedTuple):
     task: Task
 
 
-def prepare(config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = ()) -> Prepared:
+def prepare(
+    config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (), world: World = ALONE
+) -> Prepared:
     """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run."""
     data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)))
     soft = distillation.soft_labels(teachers, config, data.corpus) if teachers else None
     classes = data.corpus.manifest.classes
-    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes))
+    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
     return Prepared(config, kind, data, soft, task)
 
 
-def prepare_again(current: run.Run, hardware: Hardware) -> Task:
+def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) -> Task:
     """The task of a run that goes on, with its own tokenizer. Raises RunError if its reviews changed."""
     config, info = current.config, current.info
     stored, _ = corpus.ensure(config.data)
@@ -51,7 +54,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Task:
     soft = run.soft_labels_of(current)
     reads = _reads(config, info.kind, soft is not None)
     splits = tokenized.encode(config.data, stored, tokenizer_of(current), reads)
-    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes))
+    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes), world)
 
 
 def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]
 
 def _task(
     config: Config, kind: run.Kind, splits: dict[str, EncodedSplit], soft: SoftLabels, hardware: Hardware,
-    vocab_size: int, num_classes: int,
+    vocab_size: int, num_classes: int, world: World = ALONE,
 ) -> Task:  # fmt: skip
     if kind == "pretrained":
         return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
@@ -71,4 +74,6 @@ def _task(
             splits["train"], splits["unsupervised"], soft, confidence=config.train.teacher_confidence
         )
         splits = {**splits, "train": learnt}
-    return classification.make_task(config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes)
+    return classification.make_task(
+        config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes, world=world
+    )

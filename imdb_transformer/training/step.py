@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import TrainConfig
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
@@ -36,6 +38,22 @@ class StepResult(NamedTuple):
     num_tokens: int
 
 
+class Seen(NamedTuple):
+    """Sums over the batches of a step: of the loss, of tokens, and of each figure with what divides it."""
+
+    loss: float
+    num_tokens: int
+    figures: dict[str, tuple[float, float]]
+
+    def plus(self, other: "Seen") -> "Seen":
+        """The sums over both."""
+        figures = dict(self.figures)
+        for name, (total, count) in other.figures.items():
+            before = figures.get(name, (0.0, 0.0))
+            figures[name] = (before[0] + total, before[1] + count)
+        return Seen(self.loss + other.loss, self.num_tokens + other.num_tokens, figures)
+
+
 def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
     """A learner that has taken no step."""
     optimizer = torch.optim.AdamW(
@@ -54,24 +72,25 @@ def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
 
 def train_step(
     learner: Learner, batches: list[Batch], objective: Objective, config: TrainConfig, hardware: Hardware,
-    *, step: int, lr: float,
+    *, step: int, lr: float, world: World = ALONE,
 ) -> StepResult:  # fmt: skip
-    """One step on the mean loss over all units of `batches`.
+    """One step on the mean loss over all units of `batches`, which are this process's share of the step.
 
-    Dropout and masking depend on (seed, step, batch) only, so a resumed run draws the same numbers. Raises
-    DivergedError, with nothing updated, where the loss or the gradient is not finite.
+    Dropout and masking depend on (seed, step, batch, rank) only, so a resumed run draws the same numbers.
+    Raises DivergedError, with nothing updated, where the loss or the gradient is not finite.
     """
     model, averaged, optimizer = learner
-    num_units = sum(map(objective.num_units, batches))
-    loss_sum = 0.0
-    sums: dict[str, list[tuple[float, float]]] = {}
+    num_units = sum(world.gathered(sum(map(objective.num_units, batches))))
+    own = Seen(0.0, sum(int(batch.mask.sum()) for batch in batches), {})
     for i, batch in enumerate(batches):
-        torch.manual_seed(_noise_seed(config.seed, step, i))
+        if not len(batch.ids):
+            continue  # fewer reviews than processes
+        torch.manual_seed(_noise_seed(config.seed, step, i, world.rank))
         loss = objective.loss(model, batch, hardware.dtype)
         (loss.total / num_units).backward()
-        loss_sum += loss.total.item()
-        for name, pair in loss.figures.items():
-            sums.setdefault(name, []).append(pair)
+        own = own.plus(Seen(loss.total.item(), 0, loss.figures))
+    world.sum_gradients(model)
+    loss_sum, num_tokens, sums = reduce(Seen.plus, world.gathered(own))
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf).item()
     if not math.isfinite(loss_sum + norm):
         optimizer.zero_grad()
@@ -84,8 +103,7 @@ def train_step(
     optimizer.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
-    num_tokens = sum(int(batch.mask.sum()) for batch in batches)
-    figures = {name: sum(s for s, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
+    figures = {name: total / count for name, (total, count) in sums.items()}
     return StepResult(loss_sum / num_units, figures, norm, num_tokens)
 
 
@@ -101,8 +119,9 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), weight)
 
 
-def _noise_seed(seed: int, step: int, batch: int) -> int:
-    return int(np.random.SeedSequence([seed, step, batch]).generate_state(1, np.uint64)[0] >> 1)
+def _noise_seed(seed: int, step: int, batch: int, rank: int) -> int:
+    entropy = [seed, step, batch, *([rank] if rank else [])]
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
