@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import sha256_of, whole_folder, write_whole
+from imdb_transformer.files import sha256_of, whole_folder
+from imdb_transformer.sealed import read_sealed, write_sealed
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 
@@ -53,17 +54,17 @@ def save(
             tokenizer_hash=tokenizer_hash,
             file_hashes={name: sha256_of(temporary / name) for name in contents},
         )
-        write_whole(temporary / META, meta.model_dump_json(indent=1).encode())
+        write_sealed(temporary / META, meta)
 
 
 def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     """`checkpoint.json` of a folder. Raises RunError where it is missing, damaged or of another tokenizer."""
     path = folder / META
     try:
-        meta = Checkpoint.model_validate_json(path.read_bytes())
+        meta = read_sealed(path, Checkpoint)
     except OSError:
         raise RunError(f"{folder} holds no checkpoint ({META} is missing).") from None
-    except ValidationError:
+    except ValueError:
         raise RunError(f"{path} is damaged.") from None
     if meta.tokenizer_hash != tokenizer_hash:
         raise RunError(

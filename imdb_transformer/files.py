@@ -1,11 +1,14 @@
-"""Writes that are whole or absent: a temporary name, fsync, rename. And hashes of what was written."""
+"""Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written, and locks."""
 
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from imdb_transformer.errors import RunError
 
 
 def sha256_of(path: Path) -> str:
@@ -83,6 +86,27 @@ def remove_leavings(folder: Path) -> None:
     """Removes what killed writes left in a folder, under names that only they use."""
     for path in folder.glob(".*.tmp"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from working in a folder meanwhile; a process that dies lets go of it.
+
+    Raises RunError where another is at it. Does nothing where the system has no such locks.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RunError(f"Another process is at work in {folder}.") from None
+    finally:
+        os.close(descriptor)
 
 
 def _old_name(path: Path) -> Path:

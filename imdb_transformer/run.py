@@ -12,11 +12,8 @@ evaluation/        what `imdb-tx eval` found, a JSON file a split
 """
 
 import json
-import os
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,12 +21,13 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.files import current_folder, sha256_of, whole_folder, write_whole
+from imdb_transformer.files import current_folder, sha256_of, whole_folder
+from imdb_transformer.sealed import read_sealed, write_sealed
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
@@ -59,6 +57,7 @@ class RunInfo(BaseModel):
     vocab_size: int
     corpus_hash: str
     tokenizer_hash: str
+    config_hash: str = ""
     soft_labels_hash: str = ""
     temperature: float = 1.0
     """what the best checkpoint's logits are divided by"""
@@ -100,13 +99,13 @@ class Run(NamedTuple):
         """The run with its new status written to disk."""
         ended = "" if status == "running" else _now()
         info = self.info.model_copy(update={"status": status, "ended": ended})
-        write_whole(self.folder / INFO, info.model_dump_json(indent=1).encode())
+        write_sealed(self.folder / INFO, info)
         return self._replace(info=info)
 
     def with_temperature(self, temperature: float) -> "Run":
         """The run with its temperature written to disk."""
         info = self.info.model_copy(update={"temperature": temperature})
-        write_whole(self.folder / INFO, info.model_dump_json(indent=1).encode())
+        write_sealed(self.folder / INFO, info)
         return self._replace(info=info)
 
 
@@ -154,8 +153,9 @@ def create(
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
             info = info.model_copy(update={"soft_labels_hash": sha256_of(temporary / SOFT_LABELS)})
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
+        info = info.model_copy(update={"config_hash": sha256_of(temporary / CONFIG)})
         (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
-        (temporary / INFO).write_text(info.model_dump_json(indent=1))
+        write_sealed(temporary / INFO, info)
         vocabulary.save(temporary)
         (temporary / "checkpoints").mkdir()
     return Run(folder, config, info)
@@ -165,16 +165,20 @@ def open_run(folder: Path) -> Run:
     """The run in a folder. Raises RunError where there is none or it is damaged."""
     path = folder / INFO
     try:
-        info = RunInfo.model_validate_json(path.read_bytes())
+        info = read_sealed(path, RunInfo)
+        if info.config_hash and sha256_of(folder / CONFIG) != info.config_hash:
+            raise RunError(
+                f"{folder / CONFIG} is not as it was written: a run keeps the config of its making."
+            )
         config = config_file.parse(config_file.read(folder / CONFIG), origin=str(folder / CONFIG))
     except FileNotFoundError:
         raise RunError(f"{folder} is no run: it has no {INFO}.") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValidationError:
-        raise RunError(f"{path} is damaged.") from None
     except ConfigError as error:
         raise RunError(f"{folder} is damaged: {error}") from None
+    except ValueError:
+        raise RunError(f"{path} is damaged.") from None
     return Run(folder, config, info)
 
 
@@ -188,34 +192,13 @@ def locate(path: Path) -> tuple[Run, Path]:
     return run, run.checkpoint("best")
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from training in a run meanwhile; a process that dies lets go of it.
-
-    Raises RunError where another is at it. Does nothing where the system has no such locks.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise RunError(f"Another process is training in {folder}.") from None
-    finally:
-        os.close(descriptor)
-
-
 def newest_finished(runs: Path = Path("runs")) -> Path:
     """The folder of the run that finished last. Raises RunError where there is none."""
     finished = []
     for path in runs.glob(f"*/{INFO}"):
         try:
-            info = RunInfo.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+            info = read_sealed(path, RunInfo)
+        except (OSError, ValueError):
             continue  # a broken run is no candidate; naming it with --run says what is wrong
         if info.status == "finished":
             finished.append((info.ended, path.parent))

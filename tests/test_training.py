@@ -14,6 +14,7 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
 from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.files import locked
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import initial, loop
@@ -320,12 +321,12 @@ def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Ti
 def test_two_processes_do_not_train_in_one_run(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(), tmp_path / "run")
     with (
-        run.locked(tmp_path / "run"),
+        locked(tmp_path / "run"),
         pytest.raises(RunError, match="Another process"),
-        run.locked(tmp_path / "run"),
+        locked(tmp_path / "run"),
     ):
         pass
-    with run.locked(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         pass
 
 

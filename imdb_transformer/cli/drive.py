@@ -126,13 +126,13 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
 def _drive(opened: "Run", task: "Task", hardware: "Hardware", world: "World") -> "TrainingResult":
     from tqdm import tqdm
 
-    from imdb_transformer import run
     from imdb_transformer.evaluation.calibration import calibrate
+    from imdb_transformer.files import locked
     from imdb_transformer.training import loop
     from imdb_transformer.training.interruption import stop_request
 
     bar: Any  # tqdm is generic in its stub and not at run time
-    alone = run.locked(opened.folder) if world.is_first else nullcontext()
+    alone = locked(opened.folder) if world.is_first else nullcontext()
     quiet = None if world.is_first else True
     with (
         alone,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyarrow import parquet
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
@@ -20,7 +20,8 @@ from imdb_transformer.data.cut import cut, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
+from imdb_transformer.files import recover_folder, sha256_of, whole_folder
+from imdb_transformer.sealed import read_sealed, write_sealed
 
 # `content_hash` of the official splits, whatever the row order.
 IMDB_HASHES = {
@@ -97,10 +98,10 @@ def open_stored(folder: Path) -> Corpus:
     """A corpus by its folder, its manifest read and checked. Raises DataError."""
     path = folder / MANIFEST
     try:
-        return Corpus(folder, Manifest.model_validate_json(path.read_bytes()))
+        return Corpus(folder, read_sealed(path, Manifest))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValidationError:
+    except ValueError:
         raise DataError(f"{path} is damaged; delete {folder} and run `imdb-tx download` again.") from None
 
 
@@ -176,7 +177,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
             splits=stored,
             statistics=statistics,
         )
-        write_whole(temporary / MANIFEST, manifest.model_dump_json(indent=1).encode())
+        write_sealed(temporary / MANIFEST, manifest)
     return Corpus(folder, manifest)
 
 

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Ids, Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import recover_folder, sha256_of, whole_folder, write_whole
+from imdb_transformer.files import recover_folder, sha256_of, whole_folder
+from imdb_transformer.sealed import read_sealed, write_sealed
 
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"
@@ -98,7 +99,7 @@ def encode_split(
 def load_split(folder: Path) -> EncodedSplit:
     """An encoded split from its folder, every file verified. Raises DataError."""
     try:
-        meta = _Meta.model_validate_json((folder / META).read_bytes())
+        meta = read_sealed(folder / META, _Meta)
         for name in ARRAYS:
             path = folder / f"{name}.npy"
             if sha256_of(path) != meta.file_hashes[name]:
@@ -109,7 +110,7 @@ def load_split(folder: Path) -> EncodedSplit:
             np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
         )
         return EncodedSplit(ids, offsets, labels, meta.report)
-    except (OSError, ValidationError, KeyError):
+    except (OSError, ValueError, KeyError):  # numpy's for arrays of objects is a ValueError, too
         raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split anew.") from None
 
 
@@ -140,4 +141,4 @@ def _write(rows: Rows, tokenizer: Tokenizer, folder: Path) -> None:
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
         meta = _Meta(file_hashes=hashes, report=report)
-        write_whole(temporary / META, meta.model_dump_json(indent=1).encode())
+        write_sealed(temporary / META, meta)

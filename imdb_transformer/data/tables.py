@@ -42,10 +42,11 @@ def open_table(
         raise DataError(f"{path} is empty.")
     with _named_errors(path), path.open("rb"):  # whose error names the file, unlike pyarrow's
         schema, batches = _open(path, skip_row)
+        names = schema.names
     for column in text_columns:
-        if schema.names.count(column) != 1:
-            count = "several columns" if column in schema.names else "no column"
-            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(schema.names[:12])}.")
+        if names.count(column) != 1:
+            count = "several columns" if column in names else "no column"
+            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(names[:12])}.")
     return schema, _checked(path, batches)
 
 
@@ -65,11 +66,11 @@ def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 def _named_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names of columns
         if getattr(error, "filename", None) is not None:
             raise
         detail = " ".join(str(error).split())
-        hint = "it is not UTF-8" if "utf8" in detail.lower() else "it does not parse"
+        hint = "it is not UTF-8" if "utf" in detail.lower() else "it does not parse"
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()}: {hint} ({detail:.200})."
         ) from None
