@@ -1,13 +1,15 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imdb_transformer.config import TokenizerConfig
-from imdb_transformer.data.encoded import encode_split, load_split
+from imdb_transformer.data.encoded import META, encode_split, load_split
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
+from imdb_transformer.files import sha256_of
 
 CONFIG = TokenizerConfig(vocab_size=300, max_length=8, tail_length=2)
 ROWS = Rows(["a good film", "bad", "", "a good film, a very good film, a good and long film"], [1, 0, -1, 1])
@@ -56,3 +58,27 @@ def test_arrays_are_never_pickles(tmp_path: Path, tokenizer: Tokenizer) -> None:
     split = encode_split(lambda: ROWS, "a" * 64, tokenizer, tmp_path)
     assert {array.dtype.kind for array in split[:3]} <= {"u", "i"}
     assert all(np.load(path, allow_pickle=False) is not None for path in tmp_path.rglob("*.npy"))
+
+
+def test_arrays_of_objects_run_no_code_even_with_the_right_checksum(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    encode_split(lambda: ROWS, "a" * 64, tokenizer, tmp_path)
+    path = next(tmp_path.rglob("ids.npy"))
+    np.save(path, np.array([Explosive()], dtype=object), allow_pickle=True)
+    meta = json.loads((path.parent / META).read_text())
+    meta["file_hashes"]["ids"] = sha256_of(path)
+    del meta["sha256"]
+    (path.parent / META).write_text(json.dumps(meta))
+    with pytest.raises(DataError, match="damaged"):
+        load_split(path.parent)
+    assert not Explosive.went_off
+
+
+class Explosive:
+    """Tells if it was unpickled."""
+
+    went_off = False
+
+    def __reduce__(self) -> object:
+        return setattr, (Explosive, "went_off", True)

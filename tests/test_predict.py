@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import tables
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predict import Prediction, Predictor
+from tests.conftest import imdb_tx
 
 ODD_TEXTS = [
     "",
@@ -156,3 +157,29 @@ def test_one_text_gets_one_prediction_and_many_an_iterator(trained: Path) -> Non
     assert found.text == "a good film"
     assert [other.text for other in predictor(text for text in ("x", "y"))] == ["x", "y"]
     assert next(iter(predictor(["a good film"]))) == found
+
+
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@given(texts=TEXTS)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_text_it_comes_back_from_a_file(tmp_path: Path, suffix: str, texts: list[str]) -> None:
+    path = tmp_path / f"o{suffix}"
+    table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
+    out = tables.output_schema(table.schema, windows=False)
+    found = [Prediction("pos", 0.5 + i / 100, text) for i, text in enumerate(texts)]
+    tables.write_tables([tables.with_predictions(table, found, out)], out, path)
+    assert texts_of(path) == texts
+    read = read_table(path, ["text"])
+    assert read.column("id").to_pylist() == table.column("id").to_pylist()
+    assert [float(p) for p in read.column("probability").to_pylist()] == [p.probability for p in found]
+
+
+def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
+    formula = '=HYPERLINK("http://example.org","a good film")'
+    quoted = formula.replace('"', '""')
+    (tmp_path / "r.csv").write_text(f'id,text\n=1+1,"{quoted}"\n')
+    answer = imdb_tx("predict", "--run", trained, "--input", tmp_path / "r.csv", "--json")
+    assert json.loads(answer.stdout)["text"] == formula

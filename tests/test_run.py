@@ -11,7 +11,7 @@ from torch import nn
 
 from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import recover_folder, whole_file, whole_folder, write_whole
+from imdb_transformer.files import recover_folder, sha256_of, whole_file, whole_folder, write_whole
 from imdb_transformer.inference.predict import Predictor
 
 
@@ -99,11 +99,57 @@ def test_checkpoint_of_another_tokenizer_is_refused(copy: Path) -> None:
         checkpoint.read_meta(meta.parent, tokenizer_hash="0" * 64)
 
 
+def _tensors(offsets: dict[str, list[int]]) -> bytes:
+    """A safetensors header of fp32 tensors at these places."""
+    entries = {name: {"dtype": "F32", "shape": [1], "data_offsets": at} for name, at in offsets.items()}
+    header = json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
 def test_checkpoint_of_another_model_is_refused(copy: Path) -> None:
     config = copy / "config.toml"
     config.write_text(config.read_text().replace("feedforward_width = 32", "feedforward_width = 48"))
+    with pytest.raises(RunError, match=r"config\.toml is not as it was written"):
+        Predictor.load(copy)
+    opened = json.loads((copy / "run.json").read_text())
+    del opened["sha256"], opened["config_hash"]  # as an earlier version wrote it
+    (copy / "run.json").write_text(json.dumps(opened))
     with pytest.raises(RunError, match=r"another model.*feed_forward"):
         Predictor.load(copy)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (1 << 60).to_bytes(8, "little"),
+        _tensors({"a": [0, 4], "b": [2, 6]}),
+        _tensors({"a": [0, 1 << 50]}),
+        _tensors({"a": [-4, 0]}),
+    ],
+    ids=["endless", "overlapping", "beyond the end", "negative"],
+)
+def test_forged_tensors_are_refused_even_with_the_right_checksum(copy: Path, header: bytes) -> None:
+    folder = copy / "checkpoints" / "best"
+    (folder / checkpoint.MODEL).write_bytes(header + b"\0" * 64)
+    opened = run.open_run(copy)
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    forged = {checkpoint.MODEL: sha256_of(folder / checkpoint.MODEL)}
+    with pytest.raises(RunError, match=r"model\.safetensors"):
+        checkpoint.load_tensors(folder, checkpoint.MODEL, meta.model_copy(update={"file_hashes": forged}))
+
+
+def test_a_flipped_bit_in_what_describes_a_run_is_no_other_value(copy: Path) -> None:
+    path = copy / "run.json"
+    text = path.read_text()
+    for old, new in (
+        ('"temperature": ', '"temperature": 9'),
+        ('"neg"', '"meg"'),
+        ('"finished"', '"running"'),
+    ):
+        assert old in text
+        path.write_text(text.replace(old, new))
+        with pytest.raises(RunError, match=r"run\.json is damaged"):
+            run.open_run(copy)
 
 
 def test_tensors_that_are_absent_or_extra_are_named() -> None:
