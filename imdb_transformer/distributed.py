@@ -14,7 +14,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import ConfigError, RunError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -29,6 +29,8 @@ class World(NamedTuple):
 
     rank: int = 0
     size: int = 1
+    gpu: int = 0
+    """number of this process's own on its machine, where there are GPUs"""
 
     @property
     def is_first(self) -> bool:
@@ -50,11 +52,25 @@ class World(NamedTuple):
         parts = self.gathered([function(item) for item in own[self.rank :: self.size]])
         return [parts[i % self.size][i // self.size] for i in range(len(own))]
 
+    def in_turn(self, function: Callable[[], T]) -> T:
+        """What a function gives: called by the first process, then, when it is done, by the others.
+
+        So that what it writes is written once, and found.
+        """
+        if self.is_first:
+            own = function()
+            self.wait()
+            return own
+        self.wait()
+        return function()
+
     def sum_gradients(self, model: nn.Module) -> None:
         """Each parameter's gradient becomes the sum over all processes. Raises RunError where one is gone."""
         if self.size == 1:
             return
-        parameters = list(model.parameters())
+        every = list(model.parameters())
+        used = [any(flags) for flags in zip(*self.gathered([p.grad is not None for p in every]), strict=True)]
+        parameters = [p for p, is_used in zip(every, used, strict=True) if is_used]
         flat = torch.cat([
             torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters
         ])  # one exchange, not one a parameter  # fmt: skip
@@ -77,13 +93,15 @@ def joined() -> Iterator[World]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
-    gpus = torch.cuda.is_available()
-    if gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
+    if num_gpus and gpu >= num_gpus:
+        raise ConfigError(f"This machine has {num_gpus} GPUs; --nproc-per-node asks for more processes.")
+    if num_gpus:
+        torch.cuda.set_device(gpu)
     with _partners():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
     try:
-        yield World(dist.get_rank(), dist.get_world_size())
+        yield World(dist.get_rank(), dist.get_world_size(), gpu)
     finally:
         dist.destroy_process_group()
 
@@ -96,6 +114,6 @@ def _partners() -> Iterator[None]:
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"Another process of this training is gone ({reason}). What was saved is whole; start all "
-            "again, with --resume."
+            f"Another process is gone ({reason}). What was saved is whole; start all of them again, and a "
+            "training with --resume."
         ) from None

@@ -1,7 +1,10 @@
 """Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written, and locks."""
 
+import errno
+import glob
 import hashlib
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imdb_transformer.errors import RunError
+
+if sys.platform == "win32":
+    fcntl = None
+else:
+    import fcntl
 
 
 def sha256_of(path: Path) -> str:
@@ -20,7 +28,7 @@ def sha256_of(path: Path) -> str:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write to; on success it replaces `path`, which a crash leaves as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_name(path)
     try:
         yield temporary
         _sync_file(temporary)
@@ -44,7 +52,7 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     crash between the renames leaves it there: `recover_folder` puts it back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_name(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -82,31 +90,52 @@ def recover_folder(path: Path, *, former: Path | None = None) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def remove_leavings(folder: Path) -> None:
-    """Removes what killed writes left in a folder, under names that only they use."""
-    for path in folder.glob(".*.tmp"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from working in a folder meanwhile; a process that dies lets go of it.
+    """Keeps other processes of this machine from working in a folder meanwhile; one that dies lets go of it.
 
-    Raises RunError where another is at it. Does nothing where the system has no such locks.
+    Raises RunError where another is at it. Does nothing where the file system has no such locks.
     """
-    if sys.platform == "win32":
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
+    try:
+        if fcntl and descriptor is not None and not _lock(descriptor):
+            raise RunError(f"Another process is at work in {folder}.")
         yield
-        return
-    import fcntl
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
-    descriptor = os.open(folder, os.O_RDONLY)
+
+def _lock(descriptor: int) -> bool:
+    """Whether the lock was free, or there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError:
-        raise RunError(f"Another process is at work in {folder}.") from None
-    finally:
-        os.close(descriptor)
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK):
+            raise
+    return True
+
+
+def _temporary_name(path: Path) -> Path:
+    """A name beside `path` that no other process uses; what killed processes left under such names goes."""
+    host = platform.node() or "host"
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(host)}.*.tmp"):
+        number = left.name.split(".")[-2]
+        if number.isdigit() and not _is_alive(int(number)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _old_name(path: Path) -> Path:

@@ -1,7 +1,6 @@
 """What to compute on, and in which type: chosen at run time, and said."""
 
 import ctypes
-import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -29,16 +28,15 @@ class Hardware(NamedTuple):
         return f"{processor_name()}, {torch.get_num_threads()} threads, {kind} activations"
 
 
-def choose(config: TrainConfig) -> Hardware:
-    """The hardware a config asks for. Raises ConfigError for a GPU that is not there."""
+def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
+    """The hardware a config asks for; `gpu`: which one. Raises ConfigError for a GPU that is not there."""
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
         raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
-    # Of several processes on a machine, which torchrun counts, each has a GPU of its own.
-    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    device = gpu if available and config.device != "cpu" else torch.device("cpu")
+    on_gpu = available and config.device != "cpu"
+    device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
     if device.type == "cpu":
         _keep_freed_memory()
     wants_bf16 = config.precision == "bf16" or (config.precision == "auto" and computes_in_bf16(device))

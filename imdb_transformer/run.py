@@ -14,10 +14,11 @@ evaluation/        what `imdb-tx eval` found, a JSON file a split
 import json
 import platform
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-lear
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
-LAST, PREVIOUS = "last", "previous"
+LAST: Final = "last"
+PREVIOUS: Final = "previous"
 
 # A trained classifier, an encoder pretrained on text alone, or a linear baseline.
 Kind = Literal["encoder", "pretrained", "tfidf", "nb"]
@@ -61,6 +63,11 @@ class RunInfo(BaseModel):
     soft_labels_hash: str = ""
     temperature: float = 1.0
     """what the best checkpoint's logits are divided by"""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear model over n-grams of words, not an encoder."""
+        return self.kind in ("tfidf", "nb")
 
 
 class Vocabulary(Protocol):
@@ -94,6 +101,10 @@ class Run(NamedTuple):
         """Folder to read a checkpoint from, also while it is being replaced."""
         former = self.checkpoints / PREVIOUS if name == LAST else None
         return current_folder(self.checkpoints / name, former=former)
+
+    def temperature_of(self, checkpoint: Path) -> float:
+        """What a checkpoint's logits are divided by: fitted for `best`; `last` is a state of training."""
+        return self.info.temperature if checkpoint.name.strip(".").startswith("best") else 1.0
 
     def with_status(self, status: Status) -> "Run":
         """The run with its new status written to disk."""
@@ -136,8 +147,12 @@ def create(
     corpus_hash: str,
     hardware: str,
     soft_labels: NDArray[np.float32] | None = None,
+    fill: Callable[[Run], None],
 ) -> Run:
-    """A new run directory, there whole or not at all. Raises RunError where the folder holds something."""
+    """A new run directory, there whole or not at all; `fill` writes its first checkpoint.
+
+    Raises RunError where the folder holds something.
+    """
     check_free(folder)
     info = RunInfo(
         kind=kind,
@@ -158,6 +173,7 @@ def create(
         write_sealed(temporary / INFO, info)
         vocabulary.save(temporary)
         (temporary / "checkpoints").mkdir()
+        fill(Run(temporary, config, info))
     return Run(folder, config, info)
 
 

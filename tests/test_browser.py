@@ -52,6 +52,18 @@ def pages(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_figures_can_be_read_in_the_dark(browser: Any, pages: Path) -> None:
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.get(f"file://{pages / 'run/report.html'}")
+        colours = browser.execute_script(
+            "const c = (e, p) => getComputedStyle(e)[p];"
+            "return [c(document.body, 'color'), c(document.querySelector('#text_1 text'), 'fill')]"
+        )
+        assert colours[0] == colours[1] == ("rgb(255, 255, 255)" if scheme == "dark" else "rgb(0, 0, 0)")
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     ("name", "titles"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import run
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.compare import pair_of
 from tests.conftest import imdb_tx
@@ -34,6 +34,15 @@ def test_a_run_does_not_differ_from_itself() -> None:
     right = np.random.default_rng(0).random(100) < 0.5
     pair = pair_of("a", "a", right, right)
     assert (pair.p_value, pair.difference, pair.low, pair.high) == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_runs_on_other_reviews_are_not_compared(trained: Path, tmp_path: Path) -> None:
+    config = run.open_run(trained).config
+    data = config.data.model_copy(update={"validation": False})
+    make_baseline(tmp_path / "nb", config.model_copy(update={"data": data}), "nb")
+    refused = imdb_tx("compare", trained, tmp_path / "nb", "--split", "train")
+    assert isinstance(refused.exception, DataError)
+    assert "other reviews in train" in str(refused.exception)
 
 
 def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) -> None:

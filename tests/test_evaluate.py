@@ -12,6 +12,7 @@ from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference import forward
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.sealed import write_sealed
 from tests.conftest import write_jsonl
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
@@ -94,9 +95,8 @@ def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None
 
 def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path: Path, source: Path) -> None:
     moved = Path(shutil.copytree(trained, tmp_path / "run"))
-    text = (moved / "run.json").read_text()
-    corpus_hash = run.open_run(moved).info.corpus_hash
-    (moved / "run.json").write_text(text.replace(corpus_hash, "0" * 64))
+    info = run.open_run(moved).info
+    write_sealed(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     with pytest.raises(DataError, match="not those that"):
         evaluate_split([moved], "test")
     found, written = evaluate_split([moved], "test", source=str(source))

@@ -12,12 +12,12 @@ import torch
 
 from imdb_transformer import run
 from imdb_transformer.data import demo
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predict import Predictor
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
 
 
@@ -44,21 +44,63 @@ def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: 
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
 
 
-def test_n_grams_and_full_attention_are_exported_too(trained: Path, tmp_path: Path) -> None:
-    config = run.open_run(trained).folder / "config.toml"
-    changes = ["model.attention=full", "model.ngram_buckets=1000", "model.pooling=max+mean",
-               "model.norm=post", "model.positions=sinusoidal", "train.epochs=1"]  # fmt: skip
-    sets = [word for change in changes for word in ("--set", _quoted(change))]
-    assert imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r").exit_code == 0
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [
+            "model.attention='full'",
+            "model.ngram_buckets=1000",
+            "model.pooling='max+mean'",
+            "model.norm='post'",
+            "model.positions='sinusoidal'",
+        ],
+        ["model.positions='learned'", "model.max_positions=80", "model.pooling='mean'"],
+        ["model.pooling='first'", "tokenizer.first_token=true", "model.positions='none'", "model.radius=3"],
+    ],
+    ids=["full attention, n-grams", "learned positions", "first position"],
+)
+def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
+    config = trained / "config.toml"
+    sets = [word for change in (*overrides, "train.epochs=1") for word in ("--set", change)]
+    trained_so = imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r")
+    assert trained_so.exit_code == 0, trained_so.output
     export(tmp_path / "r", tmp_path / "m.onnx")
-    texts = ["", "a good film", "an awful, dull film " * 40]
+    texts = ["", "a good film", "an awful, dull film " * 40, "good " * 11]
     found = Predictor.load(tmp_path / "m.onnx").probabilities(texts)
     np.testing.assert_allclose(found, exact(tmp_path / "r").probabilities(texts), atol=1e-4)
 
 
-def _quoted(change: str) -> str:
-    key, value = change.split("=")
-    return change if value.isdigit() else f'{key}="{value}"'
+def test_three_classes_are_exported(trained: Path, tmp_path: Path) -> None:
+    rows = [(f"{word} film {i}", word) for i in range(40) for word in ("good", "dull", "odd")]
+    write_jsonl(tmp_path / "r.jsonl", [text for text, _ in rows], [label for _, label in rows])
+    sets = ["--set", f'data.source="{tmp_path / "r.jsonl"}"', "--set", f'data.data_dir="{tmp_path / "data"}"']
+    config = trained / "config.toml"
+    imdb_tx(
+        "train", "--config", config, *sets, "--set", "model.ngram_buckets=50", "--run-dir", tmp_path / "r"
+    )
+    assert export(tmp_path / "r").file == str(tmp_path / "r" / "model.onnx")
+    predictor = Predictor.load(tmp_path / "r" / "model.onnx")
+    assert predictor.classes == ("dull", "good", "odd")
+    texts = [text for text, _ in rows]
+    expected = exact(tmp_path / "r").probabilities(texts)
+    np.testing.assert_allclose(predictor.probabilities(texts), expected, atol=1e-4)
+
+
+def test_a_file_that_names_others_is_refused(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = onnx.load(exported)
+    onnx.save(graph, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin")
+    assert (tmp_path / "weights.bin").stat().st_size > 1000
+    with pytest.raises(RunError, match=r"m\.onnx"):
+        Predictor.load(tmp_path / "m.onnx")
+
+
+def test_where_it_cannot_go_is_told_before_the_work(trained: Path, tmp_path: Path) -> None:
+    for output in (tmp_path / "m.bin", tmp_path / "none" / "m.onnx"):
+        with pytest.raises(ConfigError, match=output.name):
+            export(trained, output)
 
 
 def test_int8_answers_nearly_the_same(trained: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from imdb_transformer.evaluation.beside import linear_baselines
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.report import write_report
 from imdb_transformer.evaluation.split import answers, evaluate_split
+from imdb_transformer.sealed import write_sealed
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
@@ -90,9 +91,23 @@ def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp
 def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
-    info = json.loads((tmp_path / "nb" / run.INFO).read_text())
-    (tmp_path / "nb" / run.INFO).write_text(json.dumps({**info, "corpus_hash": "0" * 64}))
+    assert len(linear_baselines(copy, "test")) == 1
+    info = run.open_run(tmp_path / "nb").info
+    write_sealed(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     assert linear_baselines(copy, "test") == {}
+
+
+def test_a_linear_model_that_learnt_validation_or_is_broken_stands_beside_nothing(
+    trained: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = run.open_run(trained).config
+    data = config.data.model_copy(update={"validation": False})
+    make_baseline(tmp_path / "all", config.model_copy(update={"data": data}), "nb")
+    make_baseline(tmp_path / "broken", config, "nb")
+    (tmp_path / "broken" / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
+    assert linear_baselines(copy, "validation") == {}
+    assert imdb_tx("eval", copy).exit_code == 0
 
 
 def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_path: Path) -> None:

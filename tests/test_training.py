@@ -1,7 +1,9 @@
 import itertools
 import json
 import math
+import platform
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,10 +24,11 @@ from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.preparation import prepare, prepare_again
-from imdb_transformer.training.saving import Counters, judged, take_previous
+from imdb_transformer.training.saving import Counters, judged
 from imdb_transformer.training.schedule import learning_rate, parameter_groups
 from imdb_transformer.training.step import Learner, make_learner, train_step
 from imdb_transformer.training.task import classification
+from tests.conftest import imdb_tx
 
 Tiny = Callable[..., Config]
 CPU = hardware.Hardware(torch.device("cpu"), torch.float32)
@@ -289,9 +292,10 @@ def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny,
     damage(tmp_path / "run", "last")
     with pytest.raises(RunError, match=r"last/training.safetensors is damaged.*of step 5, is whole"):
         train(whole.config, tmp_path / "run")
-    take_previous(run.open_run(tmp_path / "run"))
-    assert not previous.exists()
-    assert weights(train(whole.config, tmp_path / "run").folder)["last"] == weights(whole.folder)["last"]
+    assert previous.exists()
+    resumed = imdb_tx("train", "--resume", previous)
+    assert resumed.exit_code == 0, resumed.output
+    assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
 
 
 def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
@@ -311,23 +315,23 @@ def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Ti
     checkpoints = tmp_path / "run" / "checkpoints"
     shutil.rmtree(checkpoints / "previous")
     (checkpoints / "last").rename(checkpoints / "previous")
-    (checkpoints / ".last.123.tmp").mkdir()
-    (tmp_path / "run" / ".run.json.123.tmp").write_text("{")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (checkpoints / f".last.{platform.node()}.{gone.pid}.tmp").mkdir()
+    (tmp_path / "run" / f".run.json.{platform.node()}.{gone.pid}.tmp").write_text("{")
     assert weights(train(tiny(), tmp_path / "run").folder) == weights(whole.folder)
     assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last", "previous"]
     assert not list((tmp_path / "run").glob(".*"))
 
 
 def test_two_processes_do_not_train_in_one_run(tiny: Tiny, tmp_path: Path) -> None:
-    train(tiny(), tmp_path / "run")
-    with (
-        locked(tmp_path / "run"),
-        pytest.raises(RunError, match="Another process"),
-        locked(tmp_path / "run"),
-    ):
-        pass
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=3)
     with locked(tmp_path / "run"):
-        pass
+        refused = imdb_tx("train", "--resume", tmp_path / "run")
+    assert isinstance(refused.exception, RunError)
+    assert "Another process" in str(refused.exception)
+    assert imdb_tx("train", "--resume", tmp_path / "run").exit_code == 0
 
 
 def test_a_full_disk_is_told_before_training_starts(

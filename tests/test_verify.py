@@ -41,3 +41,10 @@ def test_every_damaged_file_is_found(copy: Path, name: str, damage: str) -> None
     assert [verdict.part for verdict in verify(copy) if verdict.problem]
     refused = imdb_tx("verify", copy)
     assert isinstance(refused.exception, RunError)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/best", "checkpoints/last", "metrics.jsonl"])
+def test_what_a_finished_run_must_have_and_has_not_is_found(copy: Path, name: str) -> None:
+    path = copy / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert [verdict.part for verdict in verify(copy) if verdict.problem] == [name]

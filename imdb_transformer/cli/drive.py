@@ -4,7 +4,7 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from imdb_transformer.display import making
 from imdb_transformer.errors import RunError
@@ -39,7 +39,7 @@ def begin(
     from imdb_transformer.training.preparation import prepare, prepare_again
 
     folder = world.gathered(folder)[0]
-    chosen = hardware.choose(config.train)
+    chosen = hardware.choose(config.train, gpu=world.gpu)
     if not world.is_first:
         world.wait()
         if dry_run:
@@ -64,11 +64,10 @@ def begin(
 def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
     """A run that was interrupted, trained to its end.
 
-    `path` is the run; or its checkpoint `previous`, which then takes the place of `last`.
+    `path` is the run; or, where `last` is damaged, its checkpoint `previous`.
     """
     from imdb_transformer import hardware, run
     from imdb_transformer.training.preparation import prepare_again
-    from imdb_transformer.training.saving import take_previous
 
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
     folder = path.parent.parent if from_previous else path
@@ -77,11 +76,10 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
         command = run.COMMANDS.get(opened.info.kind)
         hint = f"continue it with: imdb-tx {command} --resume {folder}" if command else "it is finished"
         raise RunError(f"{folder} was made by another command; {hint}.")
-    if from_previous and world.is_first:
-        take_previous(opened)
-    chosen = hardware.choose(opened.config.train)
+    chosen = hardware.choose(opened.config.train, gpu=world.gpu)
     _say(f"preparing {opened.config.data.source} ...", world)
-    return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
+    task = world.in_turn(lambda: prepare_again(opened, chosen, world))
+    return _drive(opened, task, chosen, world, begin_from=run.PREVIOUS if from_previous else run.LAST)
 
 
 def train_seeds(
@@ -123,10 +121,12 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
         print(f"{config_file.dump(config)}\n{making.estimate(cost)}")
 
 
-def _drive(opened: "Run", task: "Task", hardware: "Hardware", world: "World") -> "TrainingResult":
+def _drive(
+    opened: "Run", task: "Task", hardware: "Hardware", world: "World",
+    *, begin_from: Literal["last", "previous"] = "last",
+) -> "TrainingResult":  # fmt: skip
     from tqdm import tqdm
 
-    from imdb_transformer.evaluation.calibration import calibrate
     from imdb_transformer.files import locked
     from imdb_transformer.training import loop
     from imdb_transformer.training.interruption import stop_request
@@ -140,7 +140,7 @@ def _drive(opened: "Run", task: "Task", hardware: "Hardware", world: "World") ->
         tqdm(unit="step", file=sys.stderr, disable=quiet, dynamic_ncols=True) as bar,
     ):
         _say(f"training in {opened.folder} on {_describe(hardware, world)}", world)
-        for update in loop.train(opened, task, hardware, stop, world):
+        for update in loop.train(opened, task, hardware, stop, world, begin_from=begin_from):
             if not bar.n:  # a resumed run's earlier steps took none of this bar's time
                 bar.initial = bar.n = update.step - 1
             bar.total = update.num_steps
@@ -148,9 +148,6 @@ def _drive(opened: "Run", task: "Task", hardware: "Hardware", world: "World") ->
             bar.update()
             if update.saved and world.is_first:
                 bar.write(making.progress(update), file=sys.stderr)
-    if world.is_first:
-        calibrate(opened.folder)
-    world.wait()
     return loop.result_of(opened)
 
 

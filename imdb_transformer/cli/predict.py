@@ -127,7 +127,7 @@ def _predict_file(paths: list[Path], table: Table, *, windows: bool, as_json: bo
     disable = None if table.output else True
     with tqdm(unit=" reviews", file=sys.stderr, disable=disable, dynamic_ncols=True) as bar:
         if table.output is not None:
-            _write(predictor, paths, table, schema, parts, bar)
+            _write(predictor, paths, table, schema, parts, bar, as_json=as_json)
             return
         for part in parts:
             predictions = predictor(part.column(table.column).to_pylist())
@@ -135,8 +135,10 @@ def _predict_file(paths: list[Path], table: Table, *, windows: bool, as_json: bo
 
 
 def _write(
-    predictor: "Predictor", paths: list[Path], table: Table, schema: Any, parts: Iterator[Any], bar: Any
-) -> None:
+    predictor: "Predictor", paths: list[Path], table: Table, schema: Any, parts: Iterator[Any], bar: Any,
+    *, as_json: bool,
+) -> None:  # fmt: skip
+    from imdb_transformer.files import locked
     from imdb_transformer.inference import restart, tables
 
     output = table.output
@@ -144,31 +146,35 @@ def _write(
     out = tables.output_schema(schema, windows=predictor.windows)
     num_done = restart.begin(output, _call(paths, table, windows=predictor.windows), resume=table.resume)
     num_kept = 0
-    try:
-        for i, part in enumerate(parts):
-            if i >= num_done:
-                predictions = list(predictor(part.column(table.column).to_pylist()))
-                restart.keep(output, i, tables.with_predictions(part, predictions, out))
-                bar.update(part.num_rows)
-            else:  # took none of this bar's time
-                bar.initial = bar.n = num_kept + part.num_rows
-            num_kept += part.num_rows
-    except Interrupted as stopped:
-        raise Interrupted(
-            f"{stopped} {num_kept:,} predictions are kept; the same command with --resume goes on.",
-            exit_code=stopped.exit_code,
-        ) from None
-    num_rows = restart.finish(output, out)
+    with locked(restart.parts_folder(output)):
+        try:
+            for i, part in enumerate(parts):
+                if i >= num_done:
+                    predictions = list(predictor(part.column(table.column).to_pylist()))
+                    restart.keep(output, i, tables.with_predictions(part, predictions, out))
+                    bar.update(part.num_rows)
+                else:  # took none of this bar's time
+                    bar.initial = bar.n = num_kept + part.num_rows
+                num_kept += part.num_rows
+        except Interrupted as stopped:
+            raise Interrupted(
+                f"{stopped} {num_kept:,} predictions are kept; the same command with --resume goes on.",
+                exit_code=stopped.exit_code,
+            ) from None
+        num_rows = restart.finish(output, out)
+    if as_json:
+        print(json.dumps({"output": str(output), "num_rows": num_rows}))
     print(f"{num_rows:,} predictions written to {output}", file=sys.stderr)
 
 
 def _call(paths: list[Path], table: Table, *, windows: bool) -> dict[str, Any]:
     """What the predictions of a file depend on."""
-    from imdb_transformer.inference.predict import identity_of
+    from imdb_transformer.inference.predict import CHUNK, identity_of
 
     about = table.input_file.stat()
     return {
         "input": [str(table.input_file.resolve()), about.st_size, about.st_mtime_ns],
+        "number of rows a part": CHUNK,
         "text column": table.column,
         "way with bad rows": "skip" if table.skip_bad else "fail",
         "run": [identity_of(path) for path in paths],
@@ -189,7 +195,6 @@ class View(NamedTuple):
 def _show_views(
     predictor: "Predictor", reviews: Iterable[str], view: View, html: Path | None, *, as_json: bool
 ) -> None:
-    from imdb_transformer.files import write_whole
     from imdb_transformer.inference.attended import attention
     from imdb_transformer.inference.explain import explain
 
@@ -212,7 +217,7 @@ def _show_views(
             if html is not None:
                 sections.append(page.section(prediction, why, looked))
     if html is not None:
-        write_whole(html, page.page(sections).encode())
+        page.write_views(html, sections)
         print(f"written to {html}", file=sys.stderr)
 
 

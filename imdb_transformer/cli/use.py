@@ -111,7 +111,7 @@ def export(
 
     del format_  # one is known
     print(f"exporting {path} ...", file=sys.stderr)
-    written = export_run(path, output or path / "model.onnx", precision)
+    written = export_run(path, output, precision)
     if as_json:
         print(json.dumps(written._asdict()))
     else:

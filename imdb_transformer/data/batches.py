@@ -13,6 +13,8 @@ from imdb_transformer.data.tokenizer import PAD_ID
 
 EncodedReview = NDArray[np.unsignedinteger]
 
+ANSWER_TOKENS = 16_384  # of a batch, padding included, where nothing is kept for a backward pass
+
 
 def pad(reviews: Sequence[EncodedReview], *, multiple: int) -> NDArray[np.int64]:
     """(B, L) ids, L the longest review's length rounded up to `multiple`.

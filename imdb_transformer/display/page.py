@@ -1,7 +1,10 @@
 """What decided about reviews, as one self-contained HTML page that fetches nothing."""
 
 import html
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from imdb_transformer.evaluation.page import write_page
 
 if TYPE_CHECKING:
     from imdb_transformer.inference.attended import Attention
@@ -11,26 +14,16 @@ if TYPE_CHECKING:
 BLUE = "59 125 216"
 FAINTEST = 0.02
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Which words decided</title>
-<link rel="icon" href="data:,">
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 1rem/1.8 system-ui, sans-serif; max-width: 45rem; margin: 1rem auto; padding: 0 1rem; }}
-mark {{ color: inherit; background: none; border-radius: .2em; }}
-.scroll {{ overflow-x: auto; }}
-.map {{ border-collapse: collapse; font-size: .75rem; line-height: 1.1; }}
-.map thead th {{ writing-mode: vertical-rl; text-align: right; }}
-.map th {{ font-weight: normal; text-align: right; padding: .1rem .3rem; white-space: nowrap; }}
-.map td {{ min-width: 1.1rem; height: 1.1rem; }}
-</style></head><body>
-<h1>Which words decided</h1>
-<p>Green speaks for the first class named, red for the second. A word's share also holds what it read in its
-neighbours.</p>
-{sections}
-</body></html>
-"""
+TITLE = "Which words decided"
+LEGEND = (
+    "<p>Green speaks for the first class named, red for the second. A word's share also holds what it read "
+    "in its neighbours.</p>"
+)
+
+
+def write_views(path: Path, sections: list[str]) -> None:
+    """Writes the page with all reviews."""
+    write_page(path, TITLE, [LEGEND, *sections])
 
 
 def section(prediction: "Prediction", why: "Explanation | None", looked: "Attention | None") -> str:
@@ -48,11 +41,6 @@ def section(prediction: "Prediction", why: "Explanation | None", looked: "Attent
     if looked is not None:
         parts.append(_heat_map(looked))
     return "\n".join(parts)
-
-
-def page(sections: list[str]) -> str:
-    """The page with all reviews."""
-    return PAGE.format(sections="\n".join(sections))
 
 
 def _heat_map(looked: "Attention") -> str:

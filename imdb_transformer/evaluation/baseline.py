@@ -40,14 +40,13 @@ def make_baseline(folder: Path, config: Config, kind: Kind) -> Baseline:
     current = run.create(
         folder, config, kind=kind, vocabulary=model.ngrams, classes=stored.manifest.classes,
         corpus_hash=stored.content_hash, hardware="CPU",
+        fill=lambda new: model.save(new, new.checkpoints / "best"),
     )  # fmt: skip
-    model.save(current, current.checkpoint("best"))
     validation = None
     if config.data.validation:
         rows = tokenized.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
-    current.with_status("finished")
-    calibrate(folder)
+    calibrate(current).with_status("finished")
     return Baseline(run=str(folder), kind=kind, num_ngrams=model.ngrams.vocab_size, validation=validation)
 
 

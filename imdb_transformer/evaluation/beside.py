@@ -1,34 +1,35 @@
 """The number to beat, beside a run's own: linear models that were fitted on the same reviews."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from imdb_transformer import run
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.evaluate import Evaluation
 from imdb_transformer.evaluation.split import evaluate_split, figures_file
 
 
 def linear_baselines(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
-    """By folder, the figures of the linear runs that lie next to a run and were made beside the same reviews.
+    """By folder, the figures of the linear runs that lie next to a run and were fitted on the same reviews.
 
-    One that has not been measured on this split yet is measured now, which takes seconds.
+    One that has not been measured on this split yet is measured now, which takes seconds. A broken neighbour
+    is not this run's matter: it is left out.
     """
     opened, _ = run.locate(path)
     found = {}
     for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
-        try:
+        with suppress(RunError, DataError, OSError):
             other = run.open_run(info.parent)
-        except RunError:
-            continue  # a broken neighbour is not this run's matter
-        if (
-            other.folder != opened.folder
-            and other.info.kind in ("tfidf", "nb")
-            and other.info.status == "finished"
-            and other.info.corpus_hash == opened.info.corpus_hash
-        ):
-            found[str(other.folder)] = _figures(other.folder, split, data_dir)
+            if (
+                other.folder != opened.folder
+                and other.info.is_linear
+                and other.info.status == "finished"
+                and other.info.corpus_hash == opened.info.corpus_hash
+                and other.config.data.validation == opened.config.data.validation
+            ):
+                found[str(other.folder)] = _figures(other.folder, split, data_dir)
     return found
 
 

@@ -3,8 +3,6 @@
 Shapes: N reviews, C classes.
 """
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
@@ -28,12 +26,11 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     return float(np.exp(minimize_scalar(loss, bounds=BOUNDS, method="bounded").x))
 
 
-def calibrate(path: Path) -> run.Run:
-    """Fits a finished run's temperature on its validation split, where it held one out, and stores it."""
-    opened = run.open_run(path)
+def calibrate(opened: run.Run) -> run.Run:
+    """The run with the temperature of its best checkpoint, fitted on validation, where it held that out."""
     if not opened.config.data.validation or opened.info.kind == "pretrained":
         return opened
     stored, _ = corpus.ensure(opened.config.data)
     rows = tokenized.rows_of(opened.config.data, stored, "validation")
-    (logits,) = Predictor.load(path).logits(rows.texts)
+    (logits,) = Predictor.load(opened.folder).logits(rows.texts)
     return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from scipy.stats import binomtest
 
 from imdb_transformer import run
+from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.evaluate import Evaluation
 from imdb_transformer.evaluation.split import Answers, answers
 
@@ -50,6 +51,9 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers
     names = [str(path) for path in paths]
     configs = [_flat(run.locate(path)[0]) for path in paths]
     found = [answers([path], split) for path in paths]
+    for name, other in zip(names, found, strict=True):
+        if other.texts != found[0].texts:
+            raise DataError(f"{name} and {names[0]} have other reviews in {split}: they cannot be compared.")
     pairs = [
         pair_of(names[i], names[j], found[i].correct, found[j].correct)
         for i, j in combinations(range(len(paths)), 2)

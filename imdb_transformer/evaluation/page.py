@@ -3,9 +3,12 @@
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from imdb_transformer.evaluation.plots import Plot
 from imdb_transformer.files import write_whole
+
+if TYPE_CHECKING:  # heavy
+    from imdb_transformer.evaluation.plots import Plot
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -20,11 +23,17 @@ th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px soli
 .plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; }}
 figure svg {{ width: 100%; height: auto; }}
+figure svg text {{ fill: currentColor; }}
 figcaption {{ font-size: .9rem; }}
 mark {{ color: inherit; border-radius: .2em; background: none; }}
 pre, .scroll {{ overflow-x: auto; }}
 details {{ margin: .5rem 0; overflow-wrap: anywhere; }}
 summary {{ cursor: pointer; }}
+.map {{ font-size: .75rem; line-height: 1.1; }}
+.map th, .map td {{ padding: .1rem .3rem; border: none; }}
+.map th {{ font-weight: normal; text-align: right; white-space: nowrap; }}
+.map thead th {{ writing-mode: vertical-rl; }}
+.map td {{ min-width: 1.1rem; height: 1.1rem; }}
 </style></head><body>
 <h1>{title}</h1>
 {body}
@@ -50,7 +59,7 @@ def table_of(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     return f'<div class="scroll"><table>{head}<tbody>{"".join(cells)}</tbody></table></div>'
 
 
-def figures_of(every: Sequence[Plot | None]) -> str:
+def figures_of(every: "Sequence[Plot | None]") -> str:
     """The plots that there are, each with the words that tell what it shows."""
     drawn = [
         f'<figure><div role="img" aria-label="{html.escape(plot.description)}">{plot.svg}</div>'

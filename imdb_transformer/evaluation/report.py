@@ -43,7 +43,6 @@ def write_report(paths: Sequence[Path], found: Answers, baselines: Mapping[str, 
 
 def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers]) -> None:
     """Writes a page with the runs' figures and their curves together."""
-    names = [html.escape(name) for name in compared.runs]
     opened = {name: run.locate(Path(name))[0] for name in compared.runs}
     logged = {name: metrics.read(own.folder) for name, own in opened.items()}
     answered = {name: np.exp(own.log_probabilities) for name, own in zip(compared.runs, found, strict=True)}
@@ -68,7 +67,7 @@ def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers])
         figures_of(drawn),
         "<h2>Configs</h2>", table_of(compared.runs, differences) if differences else "<p>The same.</p>",
     ]  # fmt: skip
-    write_page(path, f"{', '.join(names)} on {found[0].evaluation.split}", sections)
+    write_page(path, f"{', '.join(compared.runs)} on {found[0].evaluation.split}", sections)
 
 
 def _figures(name: str, found: Evaluation, baselines: Mapping[str, Evaluation]) -> str:

@@ -81,10 +81,7 @@ def answers(
     given = {"data_dir": data_dir, "source": source}
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
     predictor = Predictor.load(*paths, world=world)
-    if world.is_first:
-        corpus.ensure(config)  # which may fetch and write
-    world.wait()
-    stored, _ = corpus.ensure(config)
+    stored, _ = world.in_turn(lambda: corpus.ensure(config))
     for other, _ in located:
         _check_corpus(other, stored, config, named=source is not None)
     rows = tokenized.rows_of(config, stored, split)

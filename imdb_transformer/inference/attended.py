@@ -48,15 +48,10 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
     ids, spans = model.tokenizer.encode_with_spans(text)
     by_id = _weights(model, torch.from_numpy(ids.astype("int64"))[None], layer - 1)[head - 1]
     words, index = words_of(text, spans)
-    member = np.eye(len(words))[index]  # (L, W): one where an id is a piece of a word
-    weights = (member / np.maximum(member.sum(0), 1)).T @ by_id @ member
-    kept: NDArray[np.bool_] = member.sum(0) > 0  # words that were cut out of a long text looked at nothing
-    return Attention(
-        layer,
-        head,
-        [word.text for word, keep in zip(words, kept, strict=True) if keep],
-        weights[kept][:, kept],
-    )
+    kept, own = np.unique(index, return_inverse=True)  # not the words that were cut out of a long text
+    member = np.eye(len(kept))[own]  # (L, W): one where an id is a piece of a word
+    weights = (member / member.sum(0)).T @ by_id @ member
+    return Attention(layer, head, [words[i].text for i in kept], weights)
 
 
 @torch.no_grad()

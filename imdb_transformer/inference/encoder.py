@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer import checkpoint, hardware, run
+from imdb_transformer.data.batches import ANSWER_TOKENS
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.forward import length_multiple, logits_of
 from imdb_transformer.inference.windows import logits_by_windows, spans
 from imdb_transformer.model.classifier import Classifier
-
-BATCH_TOKENS = 16_384
 
 
 def tokenizer_of(source: run.Run) -> Tokenizer:
@@ -43,7 +42,11 @@ class EncoderModel:
                 f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"
             )
-        self.hardware = hardware.choose(source.config.train.model_copy(update={"device": device}))
+        if windows and source.config.model.pooling == "first":
+            raise RunError(f"{source.folder} reads the first position only; windows would change nothing.")
+        self.hardware = hardware.choose(
+            source.config.train.model_copy(update={"device": device}), gpu=world.gpu
+        )
         self.windows, self.world = windows, world
         self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)
@@ -62,7 +65,7 @@ class EncoderModel:
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
         options: dict[str, Any] = {
-            "hardware": self.hardware, "batch_tokens": BATCH_TOKENS, "multiple": self.multiple,
+            "hardware": self.hardware, "batch_tokens": ANSWER_TOKENS, "multiple": self.multiple,
             "world": self.world,
         }  # fmt: skip
         if self.windows:

@@ -65,7 +65,9 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
         raise RunError("One run's answer can be explained at a time.")
     (model,), (temperature,), classes = predictor.models, predictor.temperatures, predictor.classes
     if not isinstance(model, EncoderModel):
-        raise RunError("Only a transformer's answer can be explained: this run is a linear model.")
+        raise RunError(
+            "Only a run's own transformer can be explained: this is a linear model or an exported file."
+        )
     ids, spans = model.tokenizer.encode_with_spans(text)
     batch = torch.from_numpy(ids.astype("int64"))[None].to(model.hardware.device)
     with torch.no_grad():

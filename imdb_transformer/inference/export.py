@@ -18,7 +18,7 @@ from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.files import write_whole
 from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.exported import INPUT, OUTPUT, TextToIds, metadata
+from imdb_transformer.inference.exported import INPUT, OUTPUT, SUFFIX, TextToIds, metadata
 from imdb_transformer.model.classifier import Classifier
 
 Precision = Literal["fp32", "int8"]
@@ -52,8 +52,10 @@ class _Graph(nn.Module):
         return torch.log_softmax(logits / self.temperature, dim=1)
 
 
-def export(path: Path, output: Path, precision: Precision = "fp32") -> Export:
-    """Writes a run, or one of its checkpoints, as an ONNX file. Raises ConfigError and RunError.
+def export(path: Path, output: Path | None = None, precision: Precision = "fp32") -> Export:
+    """Writes a run, or one of its checkpoints, as an ONNX file, by default into the run.
+
+    Raises ConfigError and RunError.
 
     `int8`: the matrix products' weights in 8 bits, a scale a row; activations are quantised as they come.
     """
@@ -62,13 +64,15 @@ def export(path: Path, output: Path, precision: Precision = "fp32") -> Export:
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ModuleNotFoundError:
         raise ConfigError("Export needs onnx and onnxscript: pip install 'imdb-tx[onnx]'.") from None
+    if output is not None and (output.suffix != SUFFIX or not output.parent.is_dir()):
+        raise ConfigError(f"--output {output}: its name should end in {SUFFIX}, in a folder that is there.")
     source, folder = run.locate(path)
-    if source.info.kind in ("tfidf", "nb"):
+    output = output or source.folder / f"model{SUFFIX}"
+    if source.info.is_linear:
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = EncoderModel(source, folder, device="cpu")
-    temperature = source.info.temperature if folder.name.startswith("best") else 1.0
     about = TextToIds(classes=source.info.classes, step=model.step, tokenizer=source.config.tokenizer)
-    graph = _traced(_Graph(model.classifier, temperature).eval())
+    graph = _traced(_Graph(model.classifier, source.temperature_of(folder)).eval())
     if precision == "int8":
         graph = _quantised(graph)
     onnx.helper.set_model_props(
@@ -100,10 +104,15 @@ def _quantised(graph: Any) -> Any:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     del graph.graph.value_info[:]  # the exporter's notes of shapes, which the quantiser trips over
-    logging.getLogger().setLevel(logging.ERROR)  # the quantiser advises on the root logger
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "int8.onnx"
-        quantize_dynamic(
-            graph, path, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=QUANTIZED
-        )
-        return onnx.load(path)
+    root = logging.getLogger()  # on which the quantiser gives advice
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "int8.onnx"
+            quantize_dynamic(
+                graph, path, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=QUANTIZED
+            )
+            return onnx.load(path)
+    finally:
+        root.setLevel(level)

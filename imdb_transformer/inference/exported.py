@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import TokenizerConfig
-from imdb_transformer.data.batches import EncodedReview, by_length, pad
+from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 
 SUFFIX = ".onnx"
 INPUT, OUTPUT = "ids", "log_probabilities"
 TEXT_TO_IDS, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
-BATCH_TOKENS = 16_384
 MULTIPLE = 32  # what lengths are rounded up to: few distinct shapes
 MAX_BYTES = 2 << 30  # what the format itself can hold
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 ERRORS_ONLY = 3  # onnxruntime's severities
 
 
@@ -57,7 +57,8 @@ class ExportedModel:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = ERRORS_ONLY + 1
         try:
-            # From bytes, so that the file cannot name others to be read.
+            # So that the file cannot name others to be read: they would have to lie in a folder that is not.
+            options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
             session = onnxruntime.InferenceSession(
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
@@ -77,7 +78,7 @@ class ExportedModel:
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) log-probabilities of texts, one at least; calibrated ones, which are logits as well."""
         found: NDArray[np.float32] = by_length(
-            self._run, self.tokenizer.encode(texts), batch_tokens=BATCH_TOKENS, multiple=MULTIPLE
+            self._run, self.tokenizer.encode(texts), batch_tokens=ANSWER_TOKENS, multiple=MULTIPLE
         )
         return found
 

@@ -67,7 +67,7 @@ class LinearModel(NamedTuple):
     @classmethod
     def load(cls, source: run.Run, folder: Path) -> Self:
         """From a run and its checkpoint's folder. Raises RunError where they do not fit or are damaged."""
-        assert source.info.kind in ("tfidf", "nb")
+        assert source.info.kind in ("tfidf", "nb")  # which tells mypy, too
         ngrams = Ngrams.load(source.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
         tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import RunError
 from imdb_transformer.files import sha256_of
 from imdb_transformer.inference.exported import SUFFIX, ExportedModel
+
+if TYPE_CHECKING:
+    from imdb_transformer.distributed import World
 
 CHUNK = 2000  # texts held at a time when predicting a stream
 
@@ -62,13 +65,15 @@ class Predictor:
         self.windows = windows
 
     @classmethod
-    def load(cls, *paths: str | Path, **options: Any) -> Self:
+    def load(
+        cls, *paths: str | Path, device: str = "auto", windows: bool = False, world: "World | None" = None
+    ) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `windows=True`: of a text that is longer than those of training, read all, not head and tail.
-        `device="cpu"`: even where there is a GPU. `world`: processes that share the work. Raises RunError.
+        `windows`: of a text that is longer than those of training, read all, not head and tail. `device`:
+        "cpu" even where there is a GPU. `world`: processes that share the work. Raises RunError.
         """
-        loaded = [_load(Path(path), options) for path in paths]
+        loaded = [_load(Path(path), device, windows, world) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
             if other.classes != first.classes:
@@ -77,7 +82,7 @@ class Predictor:
                     f"{', '.join(first.classes)}: they cannot answer together."
                 )
         models, _, temperatures = zip(*loaded, strict=True)
-        return cls(models, first.classes, temperatures, windows=bool(options.get("windows")))
+        return cls(models, first.classes, temperatures, windows=windows)
 
     def uncalibrated(self) -> Self:
         """The same models, their probabilities as training left them."""
@@ -141,19 +146,21 @@ class _Loaded(NamedTuple):
     temperature: float
 
 
-def _load(path: Path, options: dict[str, Any]) -> _Loaded:
+def _load(path: Path, device: str, windows: bool, world: "World | None") -> _Loaded:
     if path.suffix == SUFFIX and path.is_file():
-        if options.get("windows"):
+        if windows:
             raise RunError(f"{path} reads head and tail of a long text; --windows needs the run itself.")
         exported = ExportedModel.load(path)
         return _Loaded(exported, exported.classes, 1.0)
     # Imported here, with torch, which an exported model does not need.
+    from imdb_transformer.distributed import ALONE
     from imdb_transformer.inference.encoder import EncoderModel
     from imdb_transformer.inference.linear import LinearModel
 
     source, folder = run.locate(path)
-    # Fitted for `best`; `last` is a state of training.
-    temperature = source.info.temperature if folder.name.startswith("best") else 1.0
-    linear = source.info.kind in ("tfidf", "nb")
-    model = LinearModel.load(source, folder) if linear else EncoderModel(source, folder, **options)
-    return _Loaded(model, source.info.classes, temperature)
+    model: Model
+    if source.info.is_linear:
+        model = LinearModel.load(source, folder)
+    else:
+        model = EncoderModel(source, folder, device=device, windows=windows, world=world or ALONE)
+    return _Loaded(model, source.info.classes, source.temperature_of(folder))

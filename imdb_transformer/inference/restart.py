@@ -1,6 +1,6 @@
 """A long prediction that can be stopped and goes on: what is done is kept beside the output until all is.
 
-Each part of the input that was predicted is a Parquet file of its own, whatever the output's format, in a
+Each part of the input that was predicted is an Arrow file of its own, whatever the output's format, in a
 folder `.NAME.parts`; the output is put together from them at the end.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import feather
 
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file, write_whole
@@ -29,8 +29,8 @@ def begin(output: Path, call: dict[str, Any], *, resume: bool) -> int:
     description = json.dumps(call, indent=1).encode()
     if folder.exists() and resume:
         try:
-            earlier = json.loads((folder / CALL).read_bytes())
-        except (OSError, ValueError):
+            earlier = dict(json.loads((folder / CALL).read_bytes()))
+        except (OSError, ValueError, TypeError):
             raise DataError(f"{folder} is damaged; without --resume {output} is predicted anew.") from None
         for key, value in call.items():
             if earlier.get(key) != value:
@@ -48,7 +48,7 @@ def begin(output: Path, call: dict[str, Any], *, resume: bool) -> int:
 def keep(output: Path, index: int, table: pa.Table) -> None:
     """Keeps the predictions of a part of the input."""
     with whole_file(_part(parts_folder(output), index)) as temporary:
-        parquet.write_table(table, temporary)
+        feather.write_feather(table, temporary, compression="zstd")
 
 
 def finish(output: Path, schema: pa.Schema) -> int:
@@ -58,7 +58,7 @@ def finish(output: Path, schema: pa.Schema) -> int:
     def tables() -> Iterator[pa.Table]:
         for path in _parts(folder):
             try:
-                yield parquet.read_table(path, schema=schema)
+                yield feather.read_table(path, memory_map=False).cast(schema)
             except pa.ArrowException:
                 raise DataError(f"{path} is damaged; without --resume {output} is predicted anew.") from None
 
@@ -73,7 +73,7 @@ def parts_folder(output: Path) -> Path:
 
 
 def _part(folder: Path, index: int) -> Path:
-    return folder / f"{index:06}.parquet"
+    return folder / f"{index:06}.arrow"
 
 
 def _parts(folder: Path) -> Iterator[Path]:

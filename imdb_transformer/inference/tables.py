@@ -72,6 +72,11 @@ def check_output(path: Path, schema: pa.Schema) -> None:
         raise ConfigError(f"--output {path}: its name should end in one of {', '.join(TABLE_SUFFIXES)}.")
     if not path.parent.is_dir():
         raise ConfigError(f"--output {path}: there is no folder {path.parent}.")
+    if path.suffix.lower() == ".parquet":
+        try:
+            parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
+        except pa.ArrowException as error:
+            raise ConfigError(f"--output {path}: Parquet cannot hold it ({error}); write .jsonl.") from None
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested and path.suffix.lower() in (".csv", ".tsv"):
         raise ConfigError(

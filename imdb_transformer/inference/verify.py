@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
 
 
 def verify(folder: Path) -> list[Verdict]:
-    """Checks config, vocabulary, soft labels, metrics and every checkpoint that is there against its hash.
+    """Checks config, vocabulary, soft labels and every checkpoint against its hash, and metrics to be JSON.
 
     Raises RunError where the folder is no run, or its own description is damaged.
     """
@@ -30,9 +30,18 @@ def verify(folder: Path) -> list[Verdict]:
     }
     if opened.info.soft_labels_hash:
         checks["soft_labels.npy"] = lambda: run.soft_labels_of(opened)
-    for path in sorted((folder / "checkpoints").glob("[!.]*")):
-        checks[f"checkpoints/{path.name}"] = lambda path=path: _check_checkpoint(opened, path)  # type: ignore[misc]
+    there = {path.name for path in opened.checkpoints.glob("[!.]*")}
+    for name in sorted(there | _needed(opened.info)):
+        path = opened.checkpoints / name
+        checks[f"checkpoints/{name}"] = lambda path=path: _check_checkpoint(opened, path)  # type: ignore[misc]
     return [_verdict(part, check) for part, check in checks.items()]
+
+
+def _needed(info: run.RunInfo) -> set[str]:
+    """The checkpoints that a run must have."""
+    if info.is_linear:
+        return {"best"}
+    return {"best", "last"} if info.status == "finished" else {"last"}
 
 
 def _verdict(part: str, check: Callable[[], object]) -> Verdict:
@@ -44,7 +53,7 @@ def _verdict(part: str, check: Callable[[], object]) -> Verdict:
 
 
 def _check_vocabulary(opened: run.Run) -> None:
-    if opened.info.kind not in ("tfidf", "nb"):
+    if not opened.info.is_linear:
         tokenizer_of(opened)
     elif Ngrams.load(opened.folder).content_hash != opened.info.tokenizer_hash:
         raise RunError(f"The n-grams of {opened.folder} are not those that it was fitted with.")
@@ -53,6 +62,8 @@ def _check_vocabulary(opened: run.Run) -> None:
 def _check_metrics(opened: run.Run) -> None:
     path = opened.folder / metrics.FILE_NAME
     if not path.exists():
+        if opened.info.status == "finished" and not opened.info.is_linear:
+            raise RunError(f"{path} is missing.")
         return
     try:
         num_lines = len(path.read_text(encoding="utf-8").splitlines())

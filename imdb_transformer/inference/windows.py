@@ -77,7 +77,6 @@ def _joined(pooled: NDArray[np.float32], lengths: NDArray[np.float32], pooling: 
     joined = {
         "max": lambda rows: rows.max(0),
         "mean": lambda rows: lengths @ rows / lengths.sum(),
-        "first": lambda rows: rows[0],
     }
     parts = np.split(pooled, len(kinds), axis=1)
     return np.concatenate([joined[kind](rows) for kind, rows in zip(kinds, parts, strict=True)])

@@ -9,15 +9,13 @@ from torch import nn
 
 from imdb_transformer import checkpoint, run
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import length_batches, pad
+from imdb_transformer.data.batches import ANSWER_TOKENS, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.baseline import naive_bayes_weights
 from imdb_transformer.inference.forward import length_multiple
 from imdb_transformer.model.ngrams import NONE, hashed
-
-BATCH_TOKENS = 16_384
 
 # Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
 FREE = {
@@ -59,7 +57,7 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
     if ngrams is None:
         return
     multiple = length_multiple(config.model)
-    order = length_batches(split.lengths, batch_tokens=BATCH_TOKENS, multiple=multiple)
+    order = length_batches(split.lengths, batch_tokens=ANSWER_TOKENS, multiple=multiple)
     parts, counts = [], []
     for rows in order:
         ids = torch.from_numpy(pad([split.review(i) for i in rows], multiple=multiple))

@@ -17,15 +17,17 @@ class StopRequest:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Turns the first signal into a request; a second one acts at once, as if it were not handled here."""
+    """Turns the first signal into a request; a Ctrl-C after it acts at once, as if it were not handled here.
+
+    Another SIGTERM does not: who stops a group of processes may send it twice, directly and through torchrun.
+    """
     request = StopRequest()
     previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
         request.signal = signal.Signals(number)
-        for other, handler in previous.items():
-            signal.signal(other, handler)
+        signal.signal(signal.SIGINT, previous[signal.SIGINT])
 
     for number in SIGNALS:
         signal.signal(number, ask)

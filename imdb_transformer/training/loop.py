@@ -9,13 +9,14 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.run import Kind
@@ -30,7 +31,7 @@ from imdb_transformer.training.saving import (
     judged,
     out_of_patience,
     recover,
-    restore_last,
+    restored,
     save_last,
 )
 from imdb_transformer.training.schedule import learning_rate
@@ -70,7 +71,7 @@ def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
     config, data = prepared.config, prepared.data
     learner = make_learner(prepared.task.model, config.train)
     check_space(folder, learner)
-    current = run.create(
+    return run.create(
         folder,
         config,
         kind=prepared.kind,
@@ -79,15 +80,15 @@ def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
         corpus_hash=data.corpus.content_hash,
         hardware=hardware.describe(),
         soft_labels=prepared.soft_labels,
+        fill=lambda new: save_last(new, learner, Counters()),
     )
-    save_last(current, learner, Counters())
-    return current
 
 
 def train(
-    current: run.Run, task: Task, hardware: Hardware, stop: StopRequest, world: World = ALONE
-) -> Iterator[Update]:
-    """Trains from the run's last checkpoint; yields after each step.
+    current: run.Run, task: Task, hardware: Hardware, stop: StopRequest, world: World = ALONE,
+    *, begin_from: Literal["last", "previous"] = "last",
+) -> Iterator[Update]:  # fmt: skip
+    """Trains from the run's last checkpoint, or the one before it, to the end; yields after each step.
 
     Raises Interrupted after saving when `stop` asks for it, and DivergedError when loss or gradient is
     not finite; `checkpoints/last` is then what it was. The run's status on disk says how it ended. Of several
@@ -96,7 +97,7 @@ def train(
     config, options = current.config, current.config.train
     learner = make_learner(task.model.train(), options)
     plan = make_plan(config, task.train)
-    counters = _restored(current, learner, world)
+    counters = _restored(current, begin_from, learner, world)
     keeper = Keeper(current, learner, world.is_first)
     keeper.mark("running")
     resumed = time.perf_counter()
@@ -148,21 +149,26 @@ def train(
         if signal is not None and counters.step < plan.num_steps and all_finite(learner.averaged):
             keeper.keep(counters)
             keeper.mark("interrupted")
+            world.wait()  # none leaves before the first has written
             raise Interrupted(
                 f"{signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
                 f"Continue with: imdb-tx {run.COMMANDS[current.info.kind]} --resume {current.folder}",
                 exit_code=128 + signal,
             )
-    keeper.mark("finished")
+    if world.is_first:
+        calibrate(current).with_status("finished")
+    world.wait()
 
 
-def _restored(current: run.Run, learner: Learner, world: World) -> Counters:
-    """The learner and its counters where `last` was saved, after clearing away what a kill left."""
+def _restored(
+    current: run.Run, begin_from: Literal["last", "previous"], learner: Learner, world: World
+) -> Counters:
+    """The learner and its counters where a checkpoint was saved, after undoing a write that was killed."""
     if world.is_first:
         check_space(current.folder, learner)
         recover(current)
     world.wait()
-    counters = restore_last(current, learner)
+    counters = restored(current, begin_from, learner)
     world.wait()  # all have read before the first one writes
     if world.is_first:
         metrics.drop_after(current.folder, counters.step)

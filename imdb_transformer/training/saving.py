@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
@@ -12,7 +12,7 @@ from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.files import recover_folder, remove_leavings
+from imdb_transformer.files import recover_folder
 from imdb_transformer.training.step import Learner, restore, training_state
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
@@ -98,11 +98,9 @@ class Keeper:
 
 
 def recover(current: run.Run) -> None:
-    """Finishes or undoes what a killed process was writing."""
+    """Finishes or undoes the renames that a kill came between."""
     recover_folder(current.checkpoints / "best")
     recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
-    for folder in (current.folder, current.checkpoints):
-        remove_leavings(folder)
 
 
 def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
@@ -128,25 +126,17 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
     )
 
 
-def restore_last(current: run.Run, learner: Learner) -> Counters:
-    """Puts the learner where `last` was saved.
+def restored(current: run.Run, name: Literal["last", "previous"], learner: Learner) -> Counters:
+    """Puts the learner where a checkpoint was saved, and gives its counters.
 
-    Raises RunError where that cannot be, and says so if it could be from the checkpoint before.
+    Raises RunError where that cannot be, and tells of `previous` if it could be from there.
     """
     try:
-        counters, weights, state = _read(current, current.checkpoint("last"), learner)
+        counters, weights, state = _read(current, current.checkpoint(name), learner)
     except RunError as error:
-        raise RunError(f"{error}{_offer(current, learner)}") from None
+        raise RunError(f"{error}{_offer(current, learner) if name == run.LAST else ''}") from None
     restore(learner, weights, state, step=counters.step)
     return counters
-
-
-def take_previous(current: run.Run) -> None:
-    """Puts `previous` in the place of `last`, which is lost. Raises RunError where there is none."""
-    previous, last = current.checkpoints / run.PREVIOUS, current.checkpoints / run.LAST
-    checkpoint.read_meta(previous, tokenizer_hash=current.info.tokenizer_hash)
-    shutil.rmtree(last, ignore_errors=True)
-    previous.rename(last)
 
 
 def check_space(folder: Path, learner: Learner) -> None:

@@ -1,0 +1,190 @@
+"""Disks that fail and files that are damaged: trials of scripts/reliability.py."""
+
+import ctypes
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from imdb_transformer.errors import USER_ERRORS
+from scripts.forked import Ended, Outcome, Place, must, run, stopping
+from tests import fuzz
+
+
+class Fault(NamedTuple):
+    """How a write fails; `manner` as in failing_writes.c."""
+
+    number: int
+    manner: int
+    only_renames: int
+
+    def __str__(self) -> str:
+        manner = ("once", "from then on", "after half, and from then on")[self.manner]
+        return f"{errno.errorcode[self.number]} {manner}{', renames only' if self.only_renames else ''}"
+
+
+ONCE, FROM_THEN_ON, HALF = 0, 1, 2
+FAULTS = [
+    Fault(errno.ENOSPC, FROM_THEN_ON, 0),
+    Fault(errno.ENOSPC, HALF, 0),
+    Fault(errno.EIO, ONCE, 0),
+    Fault(errno.EACCES, ONCE, 0),
+    Fault(errno.EIO, ONCE, 1),
+]
+
+
+class Workshop(NamedTuple):
+    """A folder whose writes fail, and a copy of what was in it."""
+
+    place: Place
+    work: Path
+    kept: Path
+
+    def renew(self) -> None:
+        """Puts everything back."""
+        shutil.rmtree(self.work)
+        shutil.copytree(self.kept, self.work)
+
+    def arm(self, at: int, fault: Fault) -> None:
+        """From now on the `at`-th write fails in this process; none if `at` is 0, which only counts."""
+        library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+        library.failing_writes_arm(str(self.work).encode(), ctypes.c_long(at), *fault)
+        if at:
+            return
+        leave, count = os._exit, self.place.folder / "count"
+
+        def tell(code: int) -> None:
+            count.write_text(str(library.failing_writes_count()))
+            leave(code)
+
+        os._exit = tell  # type: ignore[assignment]
+
+
+def failing_writes(place: Place, count: int) -> Outcome:
+    """Writes of every command made to fail (full disk, half a write, EIO, EACCES, renames): told by name
+    with exit code 6 or 4, or survived; what was there stays whole, and the command can be done again."""
+    shop = Workshop(place, place.folder / "work", place.folder / "kept")
+    commands = _prepared(shop)
+    failures, cases = [], 0
+    for name, command in commands.items():
+        for fault in FAULTS:
+            shop.renew()
+            must(run(place, *command, before=lambda fault=fault: shop.arm(0, fault)), 0)  # type: ignore[misc]
+            total = int((place.folder / "count").read_text())
+            for at in sorted({round(x) for x in np.linspace(1, total, min(count, total))}):
+                shop.renew()
+                end = run(place, *command, before=lambda at=at, fault=fault: shop.arm(at, fault))  # type: ignore[misc]
+                problem = _told_badly(end) or _damage(shop, name, command, end)
+                cases += 1
+                if problem:
+                    failures.append(f"{name}, write {at} of {total}, {fault}: {problem}")
+    return Outcome(cases, failures)
+
+
+def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
+    """The commands to disturb; the folder holds a finished run, a stopped one and a former output."""
+    place, work = shop.place, shop.work
+    reviews = place.folder / "reviews.csv"
+    reviews.write_text("id,text\n" + "".join(f'{i},"a good film, number {i}"\n' for i in range(50)))
+    config = place.config("failing", epochs=1, evals=2)
+    config.write_text(config.read_text().replace(str(place.folder / "data"), str(work / "data")))
+    must(run(place, "train", "--config", config, "--run-dir", work / "run"), 0)
+    must(run(place, "train", "--config", config, "--run-dir", work / "stopped", before=stopping(3)), 143)
+    (work / "out.parquet").write_bytes(b"what was there")
+    shutil.copytree(work, shop.kept)
+    return {
+        "download": ("download", "--source", place.source, "--data-dir", work / "fresh"),
+        "tokenize": ("tokenize", "--config", config, "--set", "tokenizer.vocab_size=300"),
+        "train": ("train", "--config", config, "--run-dir", work / "new"),
+        "train --resume": ("train", "--resume", work / "stopped"),
+        "pretrain": ("pretrain", "--config", config, "--run-dir", work / "pretrained"),
+        "baseline": ("baseline", "--config", config, "--run-dir", work / "nb"),
+        "eval": ("eval", work / "run"),
+        "predict": ("predict", "--run", work / "run", "--input", reviews, "--output", work / "out.parquet"),
+        "explain": ("predict", "--run", work / "run", "--explain", "--html", work / "why.html", "a film"),
+    }
+
+
+def _told_badly(end: Ended) -> str:
+    """What is wrong with how a command ended; empty where nothing is."""
+    if end.code not in (0, 4, 6) or "Traceback" in end.told:
+        return f"exit {end.code}: {end.told[-400:]}"
+    last = end.told.strip().rpartition("\n")[2]
+    return f"no file is named: {last}" if end.code and "/" not in last else ""
+
+
+def _damage(shop: Workshop, name: str, command: tuple[object, ...], end: Ended) -> str:
+    """What a command that failed has broken; empty where nothing is, and it can be done again."""
+    place, work = shop.place, shop.work
+    if end.code and name == "predict" and (work / "out.parquet").read_bytes() != b"what was there":
+        return "the former output is gone"
+    for other in ("run", "stopped"):
+        check = run(place, "verify", work / other)
+        if check.code:
+            return f"{other} is damaged: {check.told}"
+    made = next((Path(str(command[i + 1])) for i, word in enumerate(command) if word == "--run-dir"), None)
+    if made is not None and made.exists():
+        check = run(place, "verify", made)
+        if check.code:
+            return f"{made.name} is damaged: {check.told}"
+        again: tuple[object, ...] = ("verify", made) if name == "baseline" else (command[0], "--resume", made)
+    else:
+        again = command
+    last = run(place, *again)
+    return "" if last.code == 0 else f"cannot be done again: {last.told[-300:]}"
+
+
+def corruption(place: Place, count: int) -> Outcome:
+    """Files of checkpoints, corpus and encoded splits, and what describes a run, cut short or with a bit
+    flipped: refused by name."""
+    config = place.config("corrupt", evals=2)
+    trained = place.folder / "corrupt"
+    must(run(place, "train", "--config", config, "--run-dir", trained), 0)
+    asked, resumed = ("predict", "--run", trained, "a good film"), ("train", "--resume", trained)
+    generator, failures, cases = random.Random(2), [], 0
+    for path in sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")]):
+        unread = ("metrics.jsonl", "environment.json", "test.parquet")
+        if not path.is_file() or path.name in unread or "previous" in path.parts:
+            continue
+        name = path.relative_to(place.folder)
+        command = resumed if name.parts[0] == "data" or "last" in name.parts else asked
+        for case in range(count):
+            content = path.read_bytes()
+            path.write_bytes(damaged(content, generator, cut=bool(case % 2)))
+            end = run(place, *command)
+            path.write_bytes(content)
+            cases += 1
+            # A damaged tokenizer in the cache is known by its hash, and one trained anew takes its place.
+            harmless = end.code == 0 and "tokenizers" in name.parts
+            refused = end.code in (3, 4) and "Traceback" not in end.told and str(path.parent) in end.told
+            if not (refused or harmless):
+                what = "cut" if case % 2 else "flipped"
+                failures.append(f"{name} ({what}): exit {end.code}: {end.told[-300:]}")
+    return Outcome(cases, failures)
+
+
+def damaged(content: bytes, generator: random.Random, *, cut: bool) -> bytes:
+    """A file cut short anywhere, or with any bit flipped."""
+    i = generator.randrange(len(content))
+    if cut:
+        return content[:i]
+    return content[:i] + bytes([content[i] ^ 1 << generator.randrange(8)]) + content[i + 1 :]
+
+
+def fuzzing(place: Place, count: int) -> Outcome:
+    """Damaged configs, tables, archives and checkpoints, a fourth each: read, or refused by our errors."""
+    failures = []
+    for name, reader, seeds in fuzz.readers(place.folder):
+        for case in range(count):
+            content = fuzz.mutated(seeds, case)
+            try:
+                reader(content)
+            except USER_ERRORS:
+                pass
+            except Exception as error:
+                failures.append(f"{name}, case {case}: {type(error).__name__}: {error}"[:300])
+    return Outcome(4 * count, failures)
