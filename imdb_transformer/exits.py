@@ -58,11 +58,14 @@ def _fail(sentence: str, exit_code: int) -> None:
 def _resource_sentence(error: Exception) -> str | None:
     """What to tell about a full disk, exhausted memory or a file that cannot be used; None for all else."""
     detail = " ".join(str(error).split())
+    where = getattr(error, "filename", None) or "A file"
     if any(sign in detail for sign in OUT_OF_DISK):
-        return f"The disk is full ({detail}). What had been written before is whole; free some space."
+        return (
+            f"The disk is full: {where} cannot be written ({detail}). What had been written before is whole; "
+            "free some space."
+        )
     if isinstance(error, MemoryError) or any(sign in detail for sign in OUT_OF_MEMORY):
         return "Memory ran out. A smaller train.batch_tokens or tokenizer.max_length needs less."
     if isinstance(error, OSError):
-        where = error.filename or "A file"
         return f"{where} cannot be read or written: {error.strerror or detail}."
     return None

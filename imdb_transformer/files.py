@@ -26,14 +26,26 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of writing say to which file, where the system or a library does not: a full disk, for one."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "filename", None) is None:
+            error.filename = str(path)  # type: ignore[attr-defined]
+        raise
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write to; on success it replaces `path`, which a crash leaves as it was."""
     temporary = _temporary_name(path)
     try:
-        yield temporary
-        _sync_file(temporary)
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        with naming(path):
+            yield temporary
+            _sync_file(temporary)
+            temporary.replace(path)
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -56,20 +68,21 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        yield temporary
-        for file in temporary.iterdir():
-            if file.is_file():
-                _sync_file(file)
-        _sync_folder(temporary)
-        recover_folder(path, former=former)
-        old = former or _old_name(path)
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-        temporary.rename(path)
-        _sync_folder(path.parent)
-        if former is None:
-            shutil.rmtree(old, ignore_errors=True)
+        with naming(path):
+            yield temporary
+            for file in temporary.iterdir():
+                if file.is_file():
+                    _sync_file(file)
+            _sync_folder(temporary)
+            recover_folder(path, former=former)
+            old = former or _old_name(path)
+            if path.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                path.rename(old)
+            temporary.rename(path)
+            _sync_folder(path.parent)
+            if former is None:
+                shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imdb_transformer.files import write_whole
+from imdb_transformer.files import naming, write_whole
 
 FILE_NAME = "metrics.jsonl"
 
 
 def append(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Adds lines and waits until they are on disk."""
-    with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
+    path = folder / FILE_NAME
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())

@@ -70,8 +70,8 @@ def failing_writes(place: Place, count: int) -> Outcome:
     shop = Workshop(place, place.folder / "work", place.folder / "kept")
     commands = _prepared(shop)
     failures, cases = [], 0
-    for name, command in commands.items():
-        for fault in FAULTS:
+    for i, (name, command) in enumerate(commands.items()):
+        for fault in FAULTS if count > 1 else [FAULTS[i % len(FAULTS)]]:
             shop.renew()
             must(run(place, *command, before=lambda fault=fault: shop.arm(0, fault)), 0)  # type: ignore[misc]
             total = int((place.folder / "count").read_text())

@@ -34,7 +34,7 @@ NUM_REVIEWS = 200  # of each split
 
 
 TRIALS = {  # name: (trial, how many in the long form, in the short one)
-    "exact-resume": (exact_resume, 56, 8),
+    "exact-resume": (exact_resume, 56, 6),
     "kill-anywhere": (kill_anywhere, 200, 8),
     "failing-writes": (failing_writes, 5, 1),
     "signals": (signals, 60, 6),

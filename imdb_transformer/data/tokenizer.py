@@ -31,17 +31,17 @@ MAX_FILE_BYTES = 200 << 20
 class Tokenizer:
     """Byte-pair encoding (Sennrich et al. 2016) over bytes or characters, with IMDB's line breaks removed."""
 
-    def __init__(self, json_text: str, config: TokenizerConfig) -> None:
-        """Raises RunError where `json_text` is not a tokenizer of ours."""
+    def __init__(self, json_text: str, config: TokenizerConfig, *, origin: str = FILE_NAME) -> None:
+        """Raises RunError, which names `origin`, where `json_text` is not a tokenizer of ours."""
         self._json = json_text
         self._config = config
         try:
             self._engine = tokenizers.Tokenizer.from_str(json_text)
         except Exception as error:  # the binding raises bare Exception
-            raise RunError(f"{FILE_NAME} is damaged: {' '.join(str(error).split())[:120]}.") from None
+            raise RunError(f"{origin} is damaged: {' '.join(str(error).split())[:120]}.") from None
         for i, piece in enumerate(SPECIAL_PIECES):
             if self._engine.token_to_id(piece) != i:
-                raise RunError(f"{FILE_NAME} was not made by imdb-tx: id {i} is not {piece}.")
+                raise RunError(f"{origin} was not made by imdb-tx: id {i} is not {piece}.")
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
@@ -73,7 +73,7 @@ class Tokenizer:
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise RunError(f"{path} is too large for a tokenizer.")
-            return cls(path.read_text(encoding="utf-8"), config)
+            return cls(path.read_text(encoding="utf-8"), config, origin=str(path))
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}.") from None
         except UnicodeDecodeError:
