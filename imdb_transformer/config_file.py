@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import yaml
 from pydantic import ValidationError
 
 from imdb_transformer.config import Config
@@ -20,15 +19,6 @@ from imdb_transformer.errors import ConfigError
 
 # A config is small; a file of megabytes is not one, and parsing it would only cost memory.
 MAX_CONFIG_BYTES = 1_000_000
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """YAML's safe loader, with 3e-4 a number, as in TOML and in YAML 1.2."""
-
-
-_YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 def find(name: str) -> Path:
@@ -80,16 +70,31 @@ def read(path: Path) -> dict[str, Any]:
         if size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes: not a config (at most {MAX_CONFIG_BYTES:,}).")
         text = path.read_text(encoding="utf-8")
-        tree = yaml.load(text, _YamlLoader) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        tree = _parsed_yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise ConfigError(f"{path} does not parse: {' '.join(str(error).split())}.") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no sections such as [train].")
     return tree
+
+
+def _parsed_yaml(text: str) -> Any:
+    """What YAML says, 3e-4 being a number, as in TOML and in YAML 1.2. Raises ValueError."""
+    import yaml  # here, since a cold prediction needs none
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

@@ -10,6 +10,7 @@ with a BERT of the same dimensions (untrained: only speed is measured; where it 
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from imdb_transformer import run
 from imdb_transformer.data.corpus import ensure, read_split
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.inference.predict import Predictor
+
+# transformers' pipeline turns it off for the process, unless it is set: ours would tokenize on one core.
+os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
 PART = 2500  # reviews a turn
 PART_TRANSFORMERS = 250  # it is slower; its speed is a rate all the same
