@@ -38,7 +38,7 @@ TRIALS = {  # name: (trial, how many in the long form, in the short one)
     "kill-anywhere": (kill_anywhere, 200, 8),
     "failing-writes": (failing_writes, 5, 1),
     "signals": (signals, 60, 6),
-    "corruption": (corruption, 40, 2),
+    "corruption": (corruption, 26, 2),
     "same-bytes": (same_bytes, 3, 2),
     "fuzzing": (fuzzing, 100_000, 300),
 }
