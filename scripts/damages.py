@@ -146,13 +146,13 @@ def corruption(place: Place, count: int) -> Outcome:
     must(run(place, "train", "--config", config, "--run-dir", trained), 0)
     asked, resumed = ("predict", "--run", trained, "a good film"), ("train", "--resume", trained)
     generator, failures, cases = random.Random(2), [], 0
-    for path in sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")]):
+    for number, path in enumerate(sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")])):
         unread = ("metrics.jsonl", "environment.json", "test.parquet")
         if not path.is_file() or path.name in unread or "previous" in path.parts:
             continue
         name = path.relative_to(place.folder)
         command = resumed if name.parts[0] == "data" or "last" in name.parts else asked
-        for case in range(count):
+        for case in range(number, number + count):
             content = path.read_bytes()
             path.write_bytes(damaged(content, generator, cut=bool(case % 2)))
             end = run(place, *command)

@@ -34,11 +34,11 @@ NUM_REVIEWS = 200  # of each split
 
 
 TRIALS = {  # name: (trial, how many in the long form, in the short one)
-    "exact-resume": (exact_resume, 56, 6),
-    "kill-anywhere": (kill_anywhere, 200, 8),
+    "exact-resume": (exact_resume, 56, 3),
+    "kill-anywhere": (kill_anywhere, 200, 4),
     "failing-writes": (failing_writes, 5, 1),
     "signals": (signals, 60, 6),
-    "corruption": (corruption, 26, 2),
+    "corruption": (corruption, 26, 1),
     "same-bytes": (same_bytes, 3, 2),
     "fuzzing": (fuzzing, 100_000, 300),
 }

@@ -1,3 +1,4 @@
+import doctest
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,3 +184,13 @@ def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(f'id,text\n=1+1,"{quoted}"\n')
     answer = imdb_tx("predict", "--run", trained, "--input", tmp_path / "r.csv", "--json")
     assert json.loads(answer.stdout)["text"] == formula
+
+
+def test_the_example_of_the_docstring_runs(trained: Path) -> None:
+    """It needs a run, so that it is left out where all docstrings are tried."""
+    examples = doctest.DocTestParser().get_doctest(
+        (Predictor.__doc__ or "").replace("runs/base", str(trained)).replace("# doctest: +SKIP", ""),
+        {"Predictor": Predictor}, "Predictor", None, 0,
+    )  # fmt: skip
+    assert len(examples.examples) == 4
+    assert doctest.DocTestRunner().run(examples).failed == 0

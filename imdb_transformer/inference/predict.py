@@ -51,10 +51,12 @@ class Predictor:
     """One or several runs' models, ready for texts; several answer with the mean of their probabilities.
 
     >>> predictor = Predictor.load("runs/base")  # doctest: +SKIP
-    >>> predictor("an awful, boring film")  # doctest: +SKIP
-    Prediction(label='neg', probability=0.9965, text='an awful, boring film', windows=None)
-    >>> [found.label for found in predictor(["I laughed.", "I slept."])]  # doctest: +SKIP
+    >>> predictor("an awful, boring film").label  # doctest: +SKIP
+    'neg'
+    >>> [found.label for found in predictor(["a great film", "a dull, awful film"])]  # doctest: +SKIP
     ['pos', 'neg']
+    >>> predictor.probabilities(["a great film"]).shape  # doctest: +SKIP
+    (1, 2)
     """
 
     def __init__(
