@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pyarrow import parquet
 
 from imdb_transformer.errors import USER_ERRORS
 from scripts.forked import Ended, Outcome, Place, must, run, stopping
@@ -27,6 +28,7 @@ class Fault(NamedTuple):
         return f"{errno.errorcode[self.number]} {manner}{', renames only' if self.only_renames else ''}"
 
 
+FORMER, NUM_PREDICTED = b"what was there", 50
 ONCE, FROM_THEN_ON, HALF = 0, 1, 2
 FAULTS = [
     Fault(errno.ENOSPC, FROM_THEN_ON, 0),
@@ -89,12 +91,14 @@ def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
     """The commands to disturb; the folder holds a finished run, a stopped one and a former output."""
     place, work = shop.place, shop.work
     reviews = place.folder / "reviews.csv"
-    reviews.write_text("id,text\n" + "".join(f'{i},"a good film, number {i}"\n' for i in range(50)))
+    reviews.write_text(
+        "id,text\n" + "".join(f'{i},"a good film, number {i}"\n' for i in range(NUM_PREDICTED))
+    )
     config = place.config("failing", epochs=1, evals=2)
     config.write_text(config.read_text().replace(str(place.folder / "data"), str(work / "data")))
     must(run(place, "train", "--config", config, "--run-dir", work / "run"), 0)
     must(run(place, "train", "--config", config, "--run-dir", work / "stopped", before=stopping(3)), 143)
-    (work / "out.parquet").write_bytes(b"what was there")
+    (work / "out.parquet").write_bytes(FORMER)
     shutil.copytree(work, shop.kept)
     return {
         "download": ("download", "--source", place.source, "--data-dir", work / "fresh"),
@@ -120,8 +124,8 @@ def _told_badly(end: Ended) -> str:
 def _damage(shop: Workshop, name: str, command: tuple[object, ...], end: Ended) -> str:
     """What a command that failed has broken; empty where nothing is, and it can be done again."""
     place, work = shop.place, shop.work
-    if end.code and name == "predict" and (work / "out.parquet").read_bytes() != b"what was there":
-        return "the former output is gone"
+    if end.code and name == "predict" and not _is_whole(work / "out.parquet"):
+        return "the output is neither the former one nor the new"
     for other in ("run", "stopped"):
         check = run(place, "verify", work / other)
         if check.code:
@@ -136,6 +140,11 @@ def _damage(shop: Workshop, name: str, command: tuple[object, ...], end: Ended) 
         again = command
     last = run(place, *again)
     return "" if last.code == 0 else f"cannot be done again: {last.told[-300:]}"
+
+
+def _is_whole(output: Path) -> bool:
+    """The former one; or the new, where only what comes after its taking that place has failed."""
+    return output.read_bytes() == FORMER or parquet.read_metadata(output).num_rows == NUM_PREDICTED
 
 
 def corruption(place: Place, count: int) -> Outcome:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from imdb_transformer.inference.predict import Prediction
 
 BLUE = "59 125 216"
-FAINTEST = 0.02
+FAINTEST = 0.05
 
 TITLE = "Which words decided"
 LEGEND = (
@@ -47,7 +47,7 @@ def _heat_map(looked: "Attention") -> str:
     words = [html.escape(word) for word in looked.words]
     head = "".join(f"<th scope=col>{word}</th>" for word in words)
     rows = "".join(
-        f"<tr><th scope=row>{word}</th>{''.join(map(_cell, row))}</tr>"
+        f"<tr><th scope=row>{word}</th>{_cells(row)}</tr>"
         for word, row in zip(words, looked.weights.tolist(), strict=True)
     )
     return (
@@ -57,7 +57,13 @@ def _heat_map(looked: "Attention") -> str:
     )
 
 
-def _cell(weight: float) -> str:
-    if weight < FAINTEST:
-        return "<td></td>"
-    return f'<td style="background: rgb({BLUE} / {min(weight, 1):.2f})" title="{weight:.3f}"></td>'
+def _cells(row: list[float]) -> str:
+    """The weights of a row, as strong as each is beside the largest."""
+    largest = max(row) or 1.0
+    strengths = [(weight, weight / largest) for weight in row]
+    return "".join(
+        f'<td style="background: rgb({BLUE} / {strength:.2f})" title="{weight:.3f}"></td>'
+        if strength >= FAINTEST
+        else "<td></td>"
+        for weight, strength in strengths
+    )
