@@ -12,13 +12,10 @@ evaluation/        what `imdb-tx eval` found, a JSON file a split
 """
 
 import json
-import platform
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +23,13 @@ from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
+from imdb_transformer.environment import describe
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.files import current_folder, sha256_of, whole_folder
 from imdb_transformer.sealed import read_sealed, write_sealed
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
-VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
@@ -169,7 +166,7 @@ def create(
             info = info.model_copy(update={"soft_labels_hash": sha256_of(temporary / SOFT_LABELS)})
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
         info = info.model_copy(update={"config_hash": sha256_of(temporary / CONFIG)})
-        (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
+        (temporary / ENVIRONMENT).write_text(json.dumps(describe(hardware), indent=1))
         write_sealed(temporary / INFO, info)
         vocabulary.save(temporary)
         (temporary / "checkpoints").mkdir()
@@ -234,22 +231,6 @@ def soft_labels_of(run: Run) -> NDArray[np.float32] | None:
         raise RunError(f"{path} is missing or damaged.")
     labels: NDArray[np.float32] = np.load(path, allow_pickle=False)
     return labels
-
-
-def _environment(hardware: str) -> dict[str, Any]:
-    versions = {}
-    for name in VERSIONED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            versions[name] = "not installed"
-    return {
-        "command": sys.argv,
-        "hardware": hardware,
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
 
 
 def _now() -> str:
