@@ -4,46 +4,24 @@ import os
 import signal
 import sys
 import time
+import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from imdb_transformer import config_file
 from imdb_transformer.cli import main as imdb_tx
 from imdb_transformer.data import corpus, sources, tokenized  # noqa: F401  (imported before forking)
 from imdb_transformer.files import sha256_of
+from tests.tiny import TINY_MODEL
 
 SECONDS = 120  # that a trial may take
-CONFIG = """
-[data]
-source = "{source}"
-data_dir = "{data}"
-[tokenizer]
-vocab_size = 400
-max_length = 64
-tail_length = 16
-[model]
-width = 16
-num_layers = 1
-num_heads = 2
-head_width = 8
-feedforward_width = 32
-radius = 8
-dropout = 0.2
-word_dropout = 0.1
-ngram_buckets = 1024
-[train]
-epochs = {epochs}
-batch_tokens = 1024
-accumulate = 2
-lr = 1e-2
-ema_decay = 0.9
-evals_per_epoch = {evals}
-precision = "{precision}"
-num_threads = {threads}
-[pretrain]
-num_candidates = 64
-"""
+# What makes resuming hard: noise, a moving average, accumulated batches, n-grams beside the encoder.
+OVERRIDES = (
+    "model.dropout=0.2", "model.word_dropout=0.1", "model.ngram_buckets=1024", "train.accumulate=2",
+    "train.ema_decay=0.9", "pretrain.num_candidates=64",
+)  # fmt: skip
 
 
 class Outcome(NamedTuple):
@@ -76,11 +54,12 @@ class Place(NamedTuple):
         threads: int = 1,
     ) -> Path:
         """Writes a config for a training of seconds."""
+        own = (f"train.epochs={epochs}", f"train.evals_per_epoch={evals}", f"train.precision={precision}",
+               f"train.num_threads={threads}")  # fmt: skip
+        tree = tomllib.loads(TINY_MODEL)
+        tree["data"] = {"source": str(self.source), "data_dir": str(self.folder / "data")}
         path = self.folder / f"{name}.toml"
-        path.write_text(CONFIG.format(
-            source=self.source, data=self.folder / "data", epochs=epochs, evals=evals, precision=precision,
-            threads=threads,
-        ))  # fmt: skip
+        path.write_text(config_file.dump(config_file.parse(tree, [*OVERRIDES, *own], origin=name)))
         return path
 
 

@@ -12,29 +12,9 @@ from imdb_transformer import config_file
 from imdb_transformer.cli import app
 from imdb_transformer.config import Config
 from imdb_transformer.data import demo
+from tests.tiny import TINY_MODEL
 
 torch.set_num_threads(2)
-
-TINY_MODEL = """
-[tokenizer]
-vocab_size = 400
-max_length = 64
-tail_length = 16
-
-[model]
-width = 16
-num_heads = 2
-head_width = 8
-feedforward_width = 32
-radius = 8
-embedding_std = 0.1
-
-[train]
-epochs = 2
-batch_tokens = 1024
-lr = 1e-2
-evals_per_epoch = 2
-"""
 
 
 def write_jsonl(path: Path, texts: list[str], labels: list[str]) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from imdb_transformer import metrics, run
 from imdb_transformer.distributed import ALONE, World
-from tests.conftest import TINY_MODEL
+from tests.tiny import TINY_MODEL
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 PLAIN = [

@@ -1,0 +1,22 @@
+"""The sections of a config that trains in about a second; [data] is to be put before them."""
+
+TINY_MODEL = """
+[tokenizer]
+vocab_size = 400
+max_length = 64
+tail_length = 16
+
+[model]
+width = 16
+num_heads = 2
+head_width = 8
+feedforward_width = 32
+radius = 8
+embedding_std = 0.1
+
+[train]
+epochs = 2
+batch_tokens = 1024
+lr = 1e-2
+evals_per_epoch = 2
+"""
