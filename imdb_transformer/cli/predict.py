@@ -75,15 +75,10 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Say what reviews are, and how surely."""
+    shown = explained or attention
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    shown = explained or attention
-    if (shown and input_file is not None) or (html is not None and not shown):
-        raise ConfigError(
-            "--explain and --attention go with reviews given as arguments or by -, and --html with them."
-        )
-    if shown and windows:
-        raise ConfigError("--explain and --attention show what a model reads at once: leave out --windows.")
+    _check_views(shown, from_file=input_file is not None, windows=windows, html=html is not None)
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
     from imdb_transformer import run
@@ -105,6 +100,15 @@ def predict(
     else:
         predictions = predictor(reviews, chunk=1) if typed else predictor(reviews)
         _show_predictions(predictions, as_json=as_json, flush=typed)
+
+
+def _check_views(shown: bool, *, from_file: bool, windows: bool, html: bool) -> None:
+    if (shown and from_file) or (html and not shown):
+        raise ConfigError(
+            "--explain and --attention go with reviews given as arguments or by -, and --html with them."
+        )
+    if shown and windows:
+        raise ConfigError("--explain and --attention show what a model reads at once: leave out --windows.")
 
 
 def _reviews(texts: list[str]) -> Iterable[str]:
