@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from imdb_transformer.errors import ConfigError, Interrupted
+from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predict import Predictor
-from imdb_transformer.inference.restart import parts_folder
+from imdb_transformer.inference.restart import begun, parts_folder
 from tests.conftest import imdb_tx
 
 NUM_ROWS, PART = 50, 8
@@ -89,6 +89,17 @@ def test_resume_refuses_another_input_or_run(
     reviews.write_text(reviews.read_text() + '{"id": 1, "text": "more"}\n')
     refused = imdb_tx(*command, "--input", reviews, "--resume")
     assert "another input" in str(refused.exception)
+
+
+def test_a_call_does_not_disturb_one_that_is_at_work(trained: Path, reviews: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.csv"
+    command = ["predict", "--run", trained, "--input", reviews, "--output", output]
+    with begun(output, {}, resume=False):
+        before = sorted(path.name for path in parts_folder(output).iterdir())
+        for option in ([], ["--resume"]):
+            assert isinstance(imdb_tx(*command, *option).exception, RunError)
+        assert sorted(path.name for path in parts_folder(output).iterdir()) == before
+    assert imdb_tx(*command).exit_code == 0
 
 
 def test_resume_with_nothing_begun_begins(trained: Path, reviews: Path, tmp_path: Path) -> None:

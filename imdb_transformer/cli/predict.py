@@ -142,15 +142,14 @@ def _write(
     predictor: "Predictor", paths: list[Path], table: Table, schema: Any, parts: Iterator[Any], bar: Any,
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    from imdb_transformer.files import locked
     from imdb_transformer.inference import restart, tables
 
     output = table.output
     assert output is not None
     out = tables.output_schema(schema, windows=predictor.windows)
-    num_done = restart.begin(output, _call(paths, table, windows=predictor.windows), resume=table.resume)
+    call = _call(paths, table, windows=predictor.windows)
     num_kept = 0
-    with locked(restart.parts_folder(output)):
+    with restart.begun(output, call, resume=table.resume) as num_done:
         try:
             for i, part in enumerate(parts):
                 if i >= num_done:

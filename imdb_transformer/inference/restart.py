@@ -7,6 +7,7 @@ folder `.NAME.parts`; the output is put together from them at the end.
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,43 @@ import pyarrow as pa
 from pyarrow import feather
 
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.files import whole_file, write_whole
+from imdb_transformer.files import locked, whole_file, write_whole
 from imdb_transformer.inference.tables import write_tables
 
 CALL = "call.json"
 
 
-def begin(output: Path, call: dict[str, Any], *, resume: bool) -> int:
-    """The number of parts that an earlier call left; none, and none are left, where that is not resumed.
+@contextmanager
+def begun(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int]:
+    """Gives the number of parts that an earlier call left; none, and they go, where that is not resumed.
 
-    `call` is what the predictions depend on. Raises ConfigError where the earlier one differs.
+    `call` is what the predictions depend on. Raises ConfigError where the earlier one differs, and RunError
+    where it is still at work.
     """
     folder = parts_folder(output)
-    description = json.dumps(call, indent=1).encode()
-    if folder.exists() and resume:
-        try:
-            earlier = dict(json.loads((folder / CALL).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            raise DataError(f"{folder} is damaged; without --resume {output} is predicted anew.") from None
-        for key, value in call.items():
-            if earlier.get(key) != value:
-                raise ConfigError(
-                    f"{output} was begun with another {key} ({earlier.get(key)}, now {value}); "
-                    "without --resume it is predicted anew."
-                )
-        return len(list(_parts(folder)))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    write_whole(folder / CALL, description)
-    return 0
+    folder.mkdir(exist_ok=True)
+    with locked(folder):
+        if resume and (folder / CALL).exists():
+            _check_same(call, output)
+        else:
+            for path in folder.iterdir():
+                path.unlink()
+            write_whole(folder / CALL, json.dumps(call, indent=1).encode())
+        yield len(list(_parts(folder)))
+
+
+def _check_same(call: dict[str, Any], output: Path) -> None:
+    folder = parts_folder(output)
+    try:
+        earlier = dict(json.loads((folder / CALL).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise DataError(f"{folder} is damaged; without --resume {output} is predicted anew.") from None
+    for key, value in call.items():
+        if earlier.get(key) != value:
+            raise ConfigError(
+                f"{output} was begun with another {key} ({earlier.get(key)}, now {value}); "
+                "without --resume it is predicted anew."
+            )
 
 
 def keep(output: Path, index: int, table: pa.Table) -> None:
