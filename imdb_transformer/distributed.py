@@ -4,6 +4,7 @@ torch.distributed does the work: `torchrun` starts the processes and tells each 
 NCCL (on GPUs) carries what they exchange. A process alone is a world of one, and exchanges nothing.
 """
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,9 @@ def joined() -> Iterator[World]:
         raise ConfigError(f"This machine has {num_gpus} GPUs; --nproc-per-node asks for more processes.")
     if num_gpus:
         torch.cuda.set_device(gpu)
+    # The first optimizer imports this, and its functions' defaults are the group that there is then: they
+    # would keep it, and gloo's threads, past the interpreter's end, where such a thread can abort.
+    importlib.import_module("torch.distributed.nn.functional")
     with _partners():
         dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
     try:

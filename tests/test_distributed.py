@@ -152,6 +152,26 @@ def workers(launcher: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
+THREADS_AFTER = """
+from pathlib import Path
+import torch
+from imdb_transformer.distributed import joined
+with joined() as world:
+    torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())  # imports what may hold the group
+    world.wait()
+for thread in Path("/proc/self/task").iterdir():
+    assert "gloo" not in (thread / "comm").read_text()
+"""
+
+
+def test_no_thread_of_the_world_outlives_it(tmp_path: Path) -> None:
+    """One that ends after the interpreter makes a process abort that has done its work."""
+    (tmp_path / "joins.py").write_text(THREADS_AFTER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = done([*launcher, str(tmp_path / "joins.py")])
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_process_alone_exchanges_nothing() -> None:
     assert ALONE.gathered("x") == ["x"]
     assert ALONE.map(lambda x: x + 1, [1, 2]) == [2, 3]
