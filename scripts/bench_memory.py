@@ -1,10 +1,11 @@
-"""Peak memory of whole commands: predicting files of any size, and training base.toml.
+"""Peak memory of whole commands: import, tokenizing and prediction of files of any size, training base.toml.
 
     python scripts/bench_memory.py RUN [--rows 10000 100000 1000000] [--train CONFIG ...] [--json]
 
-Writes CSV files of reviews by the demo's grammar, lets `imdb-tx predict --input --output` run over them in a
-process of its own, and prints the largest resident size that the system saw, and the time. `--train` does
-the same for `imdb-tx train --config CONFIG` (and what else is given, such as --set data.source=...).
+Writes CSV files of reviews by the demo's grammar, lets `imdb-tx download`, `tokenize` and `predict` run over
+them, each in a process of its own, and prints the largest resident size that the system saw, and the time.
+`--train` does the same for `imdb-tx train --config CONFIG` (and what else is given, such as --set
+data.source=...).
 """
 
 import argparse
@@ -24,7 +25,8 @@ from imdb_transformer.data import demo
 def peak(*arguments: object) -> tuple[float, float]:
     """(MiB, seconds) of a command."""
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "imdb_transformer", *map(str, arguments)])
+    command = [sys.executable, "-m", "imdb_transformer", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{arguments} ended with status {status}")
@@ -40,7 +42,11 @@ def main() -> None:
     parser.add_argument("--train", nargs=argparse.REMAINDER, help="a config, and other options of train")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    texts = [text for rows in demo.reviews().splits.values() for text in rows.texts]
+    reviews = [
+        (text, label)
+        for split in ("train", "test")
+        for text, label in zip(*demo.reviews().splits[split], strict=True)
+    ]
     found = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -48,10 +54,16 @@ def main() -> None:
             path = folder / "reviews.csv"
             with path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                writer.writerow(["id", "text"])
-                writer.writerows(enumerate(itertools.islice(itertools.cycle(texts), num_rows)))
-            size = path.stat().st_size / 2**20
-            found[f"predict {num_rows:,} rows, {size:,.0f} MiB"] = peak(
+                writer.writerow(["text", "label"])
+                for number, (text, label) in enumerate(itertools.islice(itertools.cycle(reviews), num_rows)):
+                    writer.writerow([f"{text} {number}", label])  # a text that stands twice is left out
+            size = f"{num_rows:,} rows, {path.stat().st_size / 2**20:,.0f} MiB"
+            source = ("--set", f"data.source={path}", "--set", f"data.data_dir={folder / str(num_rows)}")
+            found[f"download {size}"] = peak(
+                "download", "--source", path, "--data-dir", folder / str(num_rows)
+            )
+            found[f"tokenize {size}"] = peak("tokenize", *source)
+            found[f"predict {size}"] = peak(
                 "predict", "--run", arguments.run, "--input", path, "--output", folder / "out.csv"
             )
         if arguments.train:

@@ -7,6 +7,7 @@ every source; what is held out is cut once, at import (`cut.py`).
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.cut import cut, text_hash
-from imdb_transformer.data.reviews import Reviews, Rows
+from imdb_transformer.data.reviews import Reviews, Rows, concatenated
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import recover_folder, sha256_of, whole_folder
@@ -30,6 +31,7 @@ IMDB_HASHES = {
     "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
 }
 MANIFEST = "manifest.json"
+PART = 2000  # reviews read at a time
 FORMAT = 1  # raised when the same source would be stored otherwise: older corpora are then imported again
 
 
@@ -123,15 +125,21 @@ def split_path(corpus: Corpus, split: str) -> Path:
 
 def read_split(corpus: Corpus, split: str) -> Rows:
     """The rows of a split. Raises DataError where the corpus has no such split or its file is gone."""
+    return concatenated(parts_of(corpus, split))
+
+
+def parts_of(corpus: Corpus, split: str) -> Iterator[Rows]:
+    """The same some rows at a time, for splits that are larger than memory. Raises DataError as well."""
     if split not in corpus.manifest.splits:
         have = ", ".join(corpus.manifest.splits)
         raise DataError(f"The corpus of {corpus.manifest.source} has no {split} split; it has: {have}.")
     path = split_path(corpus, split)
     try:
-        table = parquet.read_table(path, columns=["text", "label"])
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(PART, columns=["text", "label"]):
+                yield Rows(batch.column("text").to_pylist(), batch.column("label").to_pylist())
     except (OSError, pa.ArrowException):
         raise DataError(f"{path} is missing or damaged; run `imdb-tx download` again.") from None
-    return Rows(table.column("text").to_pylist(), table.column("label").to_pylist())
 
 
 def corpus_folder(config: DataConfig) -> Path:
@@ -201,5 +209,5 @@ def _check_imdb(reviews: Reviews, source: str) -> bool:
 
 def _store(rows: Rows, path: Path) -> StoredSplit:
     table = pa.table({"text": pa.array(rows.texts, pa.string()), "label": pa.array(rows.labels, pa.int64())})
-    parquet.write_table(table, path, compression="zstd")
+    parquet.write_table(table, path, compression="zstd", row_group_size=10 * PART)
     return StoredSplit(num_rows=len(rows.texts), content_hash=content_hash(rows), file_hash=sha256_of(path))

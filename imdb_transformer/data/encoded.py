@@ -5,23 +5,22 @@ A split is three npy files: `ids` of all reviews end to end, `offsets` (review i
 split's, so that ids of other text or another tokenizer cannot be taken for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer.data.reviews import Rows
-from imdb_transformer.data.tokenizer import Ids, Tokenizer
+from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import recover_folder, sha256_of, whole_folder
 from imdb_transformer.sealed import read_sealed, write_sealed
 
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"
-CHUNK = 2000  # reviews encoded at a time: bounds memory, keeps every core busy
 
 
 class SplitReport(BaseModel):
@@ -86,13 +85,16 @@ def selected(split: EncodedSplit, indices: NDArray[np.int64]) -> EncodedSplit:
 
 
 def encode_split(
-    rows: Callable[[], Rows], content_hash: str, tokenizer: Tokenizer, cache: Path
+    parts: Callable[[], Iterable[Rows]], content_hash: str, tokenizer: Tokenizer, cache: Path
 ) -> EncodedSplit:
-    """The split encoded, from the cache where it lies there whole; `rows` is called only if not."""
+    """The split encoded, from the cache where it lies there whole; `parts` is called only if not.
+
+    It gives the reviews some at a time: no more than those are held in memory, and two numbers a review.
+    """
     folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
     recover_folder(folder)
     if not (folder / META).exists():
-        _write(rows(), tokenizer, folder)
+        _write(parts(), tokenizer, folder)
     return load_split(folder)
 
 
@@ -114,31 +116,39 @@ def load_split(folder: Path) -> EncodedSplit:
         raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split anew.") from None
 
 
-def _write(rows: Rows, tokenizer: Tokenizer, folder: Path) -> None:
-    encoded: list[Ids] = []
-    num_tokens = num_reviews_cut = num_tokens_cut = 0
-    for start in range(0, len(rows.texts), CHUNK):
-        for whole in tokenizer.encode_whole(rows.texts[start : start + CHUNK]):
-            ids = tokenizer.cut(whole)
-            encoded.append(ids)
-            num_tokens += len(whole)
-            num_reviews_cut += len(whole) > len(ids)
-            num_tokens_cut += len(whole) - len(ids)
-    report = SplitReport(
-        num_reviews=len(encoded),
-        num_tokens=num_tokens,
-        num_reviews_cut=num_reviews_cut,
-        num_tokens_cut=num_tokens_cut,
-    )
+def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
     small = tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1
-    arrays = {
-        "ids": np.concatenate([*encoded, np.empty(0, np.uint32)]).astype(np.uint16 if small else np.uint32),
-        "offsets": np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-        "labels": np.array(rows.labels, dtype=np.int64),
-    }
+    dtype: np.dtype[np.unsignedinteger] = np.dtype("uint16" if small else "uint32")
+    lengths: list[int] = []
+    labels: list[int] = []
+    num_tokens = num_reviews_cut = 0
     with whole_folder(folder) as temporary:
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        with (temporary / "ids.npy").open("wb") as file:
+            _write_header(file, dtype, 0)
+            for part in parts:
+                for whole in tokenizer.encode_whole(part.texts):
+                    ids = tokenizer.cut(whole)
+                    file.write(ids.astype(dtype).tobytes())
+                    lengths.append(len(ids))
+                    num_tokens += len(whole)
+                    num_reviews_cut += len(whole) > len(ids)
+                labels += part.labels
+            _write_header(file, dtype, sum(lengths))
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        np.save(temporary / "offsets.npy", offsets, allow_pickle=False)
+        np.save(temporary / "labels.npy", np.array(labels, dtype=np.int64), allow_pickle=False)
+        report = SplitReport(
+            num_reviews=len(lengths),
+            num_tokens=num_tokens,
+            num_reviews_cut=num_reviews_cut,
+            num_tokens_cut=num_tokens - sum(lengths),
+        )
         hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
-        meta = _Meta(file_hashes=hashes, report=report)
-        write_sealed(temporary / META, meta)
+        write_sealed(temporary / META, _Meta(file_hashes=hashes, report=report))
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype[np.unsignedinteger], length: int) -> None:
+    """Of an npy file with one axis: numpy's has room for any length, so that it can be written again."""
+    file.seek(0)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)

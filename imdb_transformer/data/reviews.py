@@ -21,6 +21,15 @@ class Rows(NamedTuple):
     labels: list[int]
 
 
+def concatenated(parts: Iterable[Rows]) -> Rows:
+    """The reviews of all parts, in their order."""
+    rows = Rows([], [])
+    for part in parts:
+        rows.texts.extend(part.texts)
+        rows.labels.extend(part.labels)
+    return rows
+
+
 class Reviews(NamedTuple):
     """Everything a source holds: rows by split name, and the names of the classes."""
 

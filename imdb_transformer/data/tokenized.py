@@ -1,16 +1,16 @@
 """From a config to encoded splits: corpus, tokenizer and ids, each made only where it is not there yet."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import tokenizers
 
 from imdb_transformer.config import Config, DataConfig
-from imdb_transformer.data.corpus import Corpus, ensure, read_split
+from imdb_transformer.data.corpus import Corpus, ensure, parts_of
 from imdb_transformer.data.encoded import EncodedSplit, encode_split
-from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.reviews import Rows, concatenated
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError, RunError
 
@@ -41,7 +41,7 @@ def encode(
         if split == "unsupervised" and split not in corpus.manifest.splits:
             continue
         encoded[split] = encode_split(
-            lambda split=split: rows_of(config, corpus, split),  # type: ignore[misc]
+            lambda split=split: _parts(corpus, _members(config, split)),  # type: ignore[misc]
             _content_hash(corpus, _members(config, split)),
             tokenizer,
             Path(config.data_dir) / "encoded",
@@ -53,7 +53,7 @@ def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
     """The reviews of a split; train includes validation where the config holds none out."""
     members = _members(config, split)
     _content_hash(corpus, members)  # says which splits there are, where one is missing
-    return _read(corpus, members)
+    return concatenated(_parts(corpus, members))
 
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:
@@ -71,7 +71,8 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
     folder = Path(config.data.data_dir) / "tokenizers" / name
     if not (folder / FILE_NAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        Tokenizer.train(_read(corpus, members).texts, config.tokenizer).save(folder)
+        texts = (text for part in _parts(corpus, members) for text in part.texts)
+        Tokenizer.train(texts, config.tokenizer).save(folder)
     try:
         return Tokenizer.load(folder, config.tokenizer)
     except RunError as error:
@@ -82,11 +83,9 @@ def _members(config: DataConfig, split: str) -> tuple[str, ...]:
     return ("train", "validation") if split == "train" and not config.validation else (split,)
 
 
-def _read(corpus: Corpus, members: Iterable[str]) -> Rows:
-    rows = [read_split(corpus, name) for name in members]
-    return Rows(
-        [text for part in rows for text in part.texts], [label for part in rows for label in part.labels]
-    )
+def _parts(corpus: Corpus, members: Iterable[str]) -> Iterator[Rows]:
+    for name in members:
+        yield from parts_of(corpus, name)
 
 
 def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
