@@ -113,6 +113,8 @@ class ModelConfig(BaseModel):
     """share of tokens whose embedding is dropped whole in training"""
     ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
     """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
+    ngram_min_reviews: Annotated[int, Field(ge=1)] = 2
+    """an n-gram that stands in fewer training reviews has no vote"""
     ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """of the bag's logits beside the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"

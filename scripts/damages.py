@@ -71,13 +71,15 @@ def failing_writes(place: Place, count: int) -> Outcome:
     with exit code 6 or 4, or survived; what was there stays whole, and the command can be done again."""
     shop = Workshop(place, place.folder / "work", place.folder / "kept")
     commands = _prepared(shop)
-    failures, cases = [], 0
+    failures, cases, faults = [], 0, list(enumerate(FAULTS))
     for i, (name, command) in enumerate(commands.items()):
-        for fault in FAULTS if count > 1 else [FAULTS[i % len(FAULTS)]]:
+        for j, fault in faults if count > 1 else [faults[i % len(faults)]]:
             shop.renew()
             must(run(place, *command, before=lambda fault=fault: shop.arm(0, fault)), 0)  # type: ignore[misc]
             total = int((place.folder / "count").read_text())
-            for at in sorted({round(x) for x in np.linspace(1, total, min(count, total))}):
+            # Each fault at other writes, so that together they meet nearly every one.
+            points = np.linspace(1, total, count * len(FAULTS))[j :: len(FAULTS)]
+            for at in sorted({round(x) for x in points}):
                 shop.renew()
                 end = run(place, *command, before=lambda at=at, fault=fault: shop.arm(at, fault))  # type: ignore[misc]
                 problem = _told_badly(end) or _damage(shop, name, command, end)
@@ -109,6 +111,7 @@ def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
         "baseline": ("baseline", "--config", config, "--run-dir", work / "nb"),
         "eval": ("eval", work / "run"),
         "predict": ("predict", "--run", work / "run", "--input", reviews, "--output", work / "out.parquet"),
+        "export": ("export", work / "run", "--output", work / "model.onnx"),
         "explain": ("predict", "--run", work / "run", "--explain", "--html", work / "why.html", "a film"),
     }
 

@@ -91,3 +91,17 @@ def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
     assert model.ngrams is not None
     assert model.ngrams.weights.shape == (4096, 3)
     assert (model.ngrams.weights.count_nonzero(0) > 100).all()
+
+
+def test_what_stands_in_too_few_reviews_has_no_vote(tiny: Tiny) -> None:
+    made = prepare(tiny("model.ngram_buckets=65536", "model.ngram_min_reviews=3"), "encoder", CPU)
+    split = made.data.splits["train"]
+    initial.fit_ngrams(made.task.model, split, made.config)
+    weights = made.task.model.get_buffer("ngrams.weights").flatten()
+    present = torch.zeros(len(split.lengths), 65536)
+    for i in range(len(present)):
+        row = torch.from_numpy(split.review(i).astype(np.int64))[None]
+        present[i, hashed(row, row != 0, 65536)[0].clamp(min=0)] = 1
+    counts = present.sum(0)
+    assert (weights[counts < 3] == 0).all()
+    assert (weights[counts >= 3] != 0).sum() > 100

@@ -20,7 +20,7 @@ from imdb_transformer.model.ngrams import NONE, hashed
 # Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
 FREE = {
     "pooling", "dropout", "attention_dropout", "activation_dropout", "pooled_dropout", "word_dropout",
-    "dropout_mask", "embedding_std", "ngram_buckets", "ngram_weight",
+    "dropout_mask", "embedding_std", "ngram_buckets", "ngram_min_reviews", "ngram_weight",
 }  # fmt: skip
 
 
@@ -66,6 +66,9 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
         counts.append((buckets != NONE).sum(1).numpy())
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
     columns = np.concatenate(parts)
+    # Rare ones are noise that the fit would learn by heart; counted by bucket, which few others share.
+    is_common = np.bincount(columns)[columns] >= config.model.ngram_min_reviews
+    columns, ends = columns[is_common], np.concatenate([[0], np.cumsum(is_common)])[ends]
     presence = scipy.sparse.csr_matrix(
         (np.ones(len(columns), np.float32), columns, ends), shape=(len(ends) - 1, len(ngrams.weights))
     )
