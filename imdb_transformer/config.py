@@ -162,8 +162,6 @@ class TrainConfig(BaseModel):
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
-    teacher_confidence: Fraction = 0.0
-    """an unlabelled review of which the teacher is less sure than this is left out (`--teacher`)"""
     ema_decay: Fraction = 0.0
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 4

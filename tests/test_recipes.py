@@ -69,15 +69,15 @@ def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:
         train(tiny(), tmp_path / "run")
 
 
-def test_labels_stay_hard_where_there_are_some_and_unsure_reviews_are_left_out(tiny: Tiny) -> None:
+def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
     data = prepare(tiny(), "pretrained", CPU).data
     soft = np.tile(np.array([[0.6, 0.4], [0.05, 0.95]], np.float32), (50, 1))
-    learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft, confidence=0.9)
+    learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft)
     num_train = len(data.splits["train"].labels)
-    assert learnt.labels.shape == (num_train + 50, 2)
+    assert learnt.labels.shape == (num_train + 100, 2)
     assert (learnt.labels[:num_train].argmax(1) == data.splits["train"].labels).all()
-    assert (learnt.labels[num_train:] == soft[1]).all()
-    first = data.splits["unsupervised"].review(1)
+    assert (learnt.labels[num_train:] == soft).all()
+    first = data.splits["unsupervised"].review(0)
     np.testing.assert_array_equal(learnt.review(num_train), first)
 
 

@@ -73,17 +73,6 @@ def joined(splits: Sequence[EncodedSplit]) -> EncodedSplit:
     )
 
 
-def selected(split: EncodedSplit, indices: NDArray[np.int64]) -> EncodedSplit:
-    """The reviews with these indices, in their order; the report stays that of all."""
-    reviews = [split.review(i) for i in indices]
-    return EncodedSplit(
-        ids=np.concatenate([*reviews, split.ids[:0]]),
-        offsets=np.cumsum([0, *map(len, reviews)], dtype=np.int64),
-        labels=split.labels[indices],
-        report=split.report,
-    )
-
-
 def encode_split(
     parts: Callable[[], Iterable[Rows]], content_hash: str, tokenizer: Tokenizer, cache: Path
 ) -> EncodedSplit:

@@ -16,7 +16,7 @@ from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import tokenized
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import EncodedSplit, joined, selected
+from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.inference.predict import CHUNK, Predictor
@@ -46,9 +46,8 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
 
 
 def with_soft_labels(
-    train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32], *, confidence: float
+    train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32]
 ) -> EncodedSplit:
-    """Train, and those unlabelled reviews that the teacher is sure enough of; labels are (N, C)."""
+    """Train, then the unlabelled reviews as the teacher sees them; labels are (N, C) probabilities."""
     hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
-    kept = selected(unlabelled._replace(labels=soft), np.flatnonzero(soft.max(1) >= confidence))
-    return joined([train._replace(labels=hard), kept])
+    return joined([train._replace(labels=hard), unlabelled._replace(labels=soft)])

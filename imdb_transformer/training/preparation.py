@@ -70,9 +70,7 @@ def _task(
     if kind == "pretrained":
         return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
     if soft is not None:
-        learnt = distillation.with_soft_labels(
-            splits["train"], splits["unsupervised"], soft, confidence=config.train.teacher_confidence
-        )
+        learnt = distillation.with_soft_labels(splits["train"], splits["unsupervised"], soft)
         splits = {**splits, "train": learnt}
     return classification.make_task(
         config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes, world=world
