@@ -5,7 +5,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, cut
-from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.errors import DataError
 from tests.conftest import write_jsonl
 
@@ -66,9 +66,29 @@ def test_second_call_finds_it_there_and_a_changed_source_is_imported_again(
     assert corpus.ensure(config(own, tmp_path)) == (first, True)
     with (own / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
+    assert corpus.ensure(config(own, tmp_path), known=first.content_hash) == (first, True)  # a run's own
     changed, was_there = corpus.ensure(config(own, tmp_path))
     assert not was_there
     assert changed.content_hash != first.content_hash
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "grows.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
+    read = corpus.sources.read
+
+    def slow(data: DataConfig) -> Reviews:
+        reviews = read(data)
+        with path.open("a") as file:
+            file.write('{"text": "one more", "label": "a"}\n')
+        return reviews
+
+    monkeypatch.setattr(corpus.sources, "read", slow)
+    with pytest.raises(DataError, match="changed while it was read"):
+        corpus.ensure(config(path, tmp_path))
+    assert not list((tmp_path / "data").glob("*"))
 
 
 def test_stored_corpus_is_used_when_the_source_is_gone(tmp_path: Path) -> None:
@@ -85,7 +105,7 @@ def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_nee
     stored, _ = corpus.ensure(config(source, tmp_path))
     corpus.split_path(stored, "test").unlink()
     assert corpus.ensure(config(source, tmp_path)) == (stored, True)
-    assert corpus.ensure(config(source, tmp_path), complete=True) == (stored, False)
+    assert corpus.ensure(config(source, tmp_path), needs=["test"]) == (stored, False)
     assert corpus.split_path(stored, "test").exists()
 
 

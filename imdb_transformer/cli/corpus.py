@@ -21,10 +21,11 @@ def download(
     """Import a corpus, check it, and show what is in it."""
     from imdb_transformer import config_file
     from imdb_transformer.data import corpus
+    from imdb_transformer.data.reviews import SPLITS
 
     data = {"source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column}
     config = config_file.parse({"data": data}, origin="command line").data
-    stored, was_there = corpus.ensure(config, complete=True)
+    stored, was_there = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
         print(json.dumps(place | stored.manifest.model_dump(mode="json")))

@@ -7,7 +7,7 @@ every source; what is held out is cut once, at import (`cut.py`).
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,18 +78,20 @@ def content_hash(rows: Rows) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def ensure(config: DataConfig, *, complete: bool = False) -> tuple[Corpus, bool]:
+def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> tuple[Corpus, bool]:
     """The stored corpus of a source, imported first where it is not there; and whether it was there.
 
-    A stored corpus is verified by hash. It is imported again where a local source has changed since, and,
-    if it has to be `complete`, where a split's file is gone (training needs no test split).
+    A stored corpus is verified by hash. It is imported again where a local source has changed since, unless
+    its content hash is `known`, a run's: that run needs what it began with. And where the file of a split
+    that it `needs` is gone (training needs no test split).
     """
     folder = corpus_folder(config)
     recover_folder(folder)
     if (folder / MANIFEST).exists():
         corpus = open_stored(folder)
-        unchanged = _fingerprint(config) in (corpus.manifest.fingerprint, "")
-        present = not complete or all(split_path(corpus, name).exists() for name in corpus.manifest.splits)
+        wanted = corpus.content_hash == known
+        unchanged = wanted or _fingerprint(config) in (corpus.manifest.fingerprint, "")
+        present = all(split_path(corpus, name).exists() for name in needs if name in corpus.manifest.splits)
         if unchanged and present and corpus.manifest.format == FORMAT:
             verify(corpus)
             return corpus, True
@@ -170,7 +172,10 @@ def _fingerprint(config: DataConfig) -> str:
 
 
 def _import(config: DataConfig, folder: Path) -> Corpus:
+    fingerprint = _fingerprint(config)
     reviews = sources.read(config)
+    if _fingerprint(config) != fingerprint:
+        raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
     is_imdb = _check_imdb(reviews, config.source)
     statistics = measure(reviews)
     splits = cut(reviews, config, is_imdb=is_imdb)
@@ -179,7 +184,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
         manifest = Manifest(
             format=FORMAT,
             source=config.source,
-            fingerprint=_fingerprint(config),
+            fingerprint=fingerprint,
             is_imdb=is_imdb,
             classes=reviews.classes,
             splits=stored,

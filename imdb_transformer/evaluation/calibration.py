@@ -30,7 +30,7 @@ def calibrate(opened: run.Run) -> run.Run:
     """The run with the temperature of its best checkpoint, fitted on validation, where it held that out."""
     if not opened.config.data.validation or opened.info.kind == "pretrained":
         return opened
-    stored, _ = corpus.ensure(opened.config.data)
+    stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = tokenized.rows_of(opened.config.data, stored, "validation")
     (logits,) = Predictor.load(opened.folder).logits(rows.texts)
     return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

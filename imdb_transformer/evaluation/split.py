@@ -81,7 +81,8 @@ def answers(
     given = {"data_dir": data_dir, "source": source}
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
     predictor = Predictor.load(*paths, world=world)
-    stored, _ = world.in_turn(lambda: corpus.ensure(config))
+    known = "" if source else opened.info.corpus_hash
+    stored, _ = world.in_turn(lambda: corpus.ensure(config, needs=[split], known=known))
     for other, _ in located:
         _check_corpus(other, stored, config, named=source is not None)
     rows = tokenized.rows_of(config, stored, split)

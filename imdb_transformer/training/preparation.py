@@ -46,7 +46,7 @@ def prepare(
 def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) -> Task:
     """The task of a run that goes on, with its own tokenizer. Raises RunError if its reviews changed."""
     config, info = current.config, current.info
-    stored, _ = corpus.ensure(config.data)
+    stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
         raise RunError(
             f"{current.folder} was begun on other reviews than those of {config.data.source} today."
