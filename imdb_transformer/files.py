@@ -57,12 +57,43 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Gives an empty folder to fill; it takes the name `path` on success, never the place of something.
+
+    An empty folder may be there. Raises OSError where it is not empty, or came to be meanwhile.
+    """
+    with _temporary_folder(path) as temporary:
+        yield temporary
+        _sync_contents(temporary)
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+        _sync_folder(path.parent)
+
+
+@contextmanager
 def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     """Gives an empty folder to fill; it takes the name `path`, and the place of what was there, on success.
 
     What was there takes the name `former`, in the place of what was there; without such a name it goes. A
     crash between the renames leaves it there: `recover_folder` puts it back.
     """
+    with _temporary_folder(path) as temporary:
+        yield temporary
+        _sync_contents(temporary)
+        recover_folder(path, former=former)
+        old = former or _old_name(path)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        temporary.rename(path)
+        _sync_folder(path.parent)
+        if former is None:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -70,19 +101,6 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     try:
         with naming(path):
             yield temporary
-            for file in temporary.iterdir():
-                if file.is_file():
-                    _sync_file(file)
-            _sync_folder(temporary)
-            recover_folder(path, former=former)
-            old = former or _old_name(path)
-            if path.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                path.rename(old)
-            temporary.rename(path)
-            _sync_folder(path.parent)
-            if former is None:
-                shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -153,6 +171,13 @@ def _is_alive(process: int) -> bool:
 
 def _old_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
+
+
+def _sync_contents(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.is_file():
+            _sync_file(file)
+    _sync_folder(folder)
 
 
 def _sync_file(path: Path) -> None:

@@ -11,8 +11,10 @@ checkpoints/last   what `--resume` continues from;  checkpoints/previous   the o
 evaluation/        what `imdb-tx eval` found, a JSON file a split
 """
 
+import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, get_args
@@ -25,7 +27,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.environment import describe
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.files import current_folder, sha256_of, whole_folder
+from imdb_transformer.files import current_folder, new_folder, sha256_of
 from imdb_transformer.sealed import read_sealed, write_sealed
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
@@ -58,6 +60,8 @@ class RunInfo(BaseModel):
     tokenizer_hash: str
     config_hash: str = ""
     soft_labels_hash: str = ""
+    origin_hash: str = ""
+    """of the checkpoints that it started from and was taught by, where there were any"""
     temperature: float = 1.0
     """what the best checkpoint's logits are divided by"""
 
@@ -117,7 +121,7 @@ class Run(NamedTuple):
         return self._replace(info=info)
 
 
-def new_folder(name: str, runs: Path = Path("runs")) -> Path:
+def unused_name(name: str, runs: Path = Path("runs")) -> Path:
     """A folder below `runs` that is not there yet: NAME, NAME-2, NAME-3 and so on."""
     candidate, number = runs / name, 1
     while candidate.exists():
@@ -127,10 +131,14 @@ def new_folder(name: str, runs: Path = Path("runs")) -> Path:
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError where a folder already holds something."""
+    """Raises RunError where a folder already holds something, or cannot give its place to a run's."""
     if folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
+        )
+    if folder.is_symlink() or folder.is_mount() or folder.resolve() == Path.cwd():
+        raise RunError(
+            f"{folder} cannot become a run itself; name a folder in it: --run-dir {folder / 'run'}."
         )
 
 
@@ -144,6 +152,7 @@ def create(
     corpus_hash: str,
     hardware: str,
     soft_labels: NDArray[np.float32] | None = None,
+    origin_hash: str = "",
     fill: Callable[[Run], None],
 ) -> Run:
     """A new run directory, there whole or not at all; `fill` writes its first checkpoint.
@@ -159,8 +168,9 @@ def create(
         vocab_size=vocabulary.vocab_size,
         corpus_hash=corpus_hash,
         tokenizer_hash=vocabulary.content_hash,
+        origin_hash=origin_hash,
     )
-    with whole_folder(folder) as temporary:
+    with _free(folder), new_folder(folder) as temporary:
         if soft_labels is not None:
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
             info = info.model_copy(update={"soft_labels_hash": sha256_of(temporary / SOFT_LABELS)})
@@ -174,24 +184,38 @@ def create(
     return Run(folder, config, info)
 
 
+@contextmanager
+def _free(folder: Path) -> Iterator[None]:
+    """Says so where another command has made a run in the folder meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise RunError(f"Another command has made {folder} meanwhile; name another --run-dir.") from None
+
+
 def open_run(folder: Path) -> Run:
     """The run in a folder. Raises RunError where there is none or it is damaged."""
     path = folder / INFO
     try:
         info = read_sealed(path, RunInfo)
+    except FileNotFoundError:
+        raise RunError(f"{folder} is no run: it has no {INFO}.") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise RunError(f"{path} is damaged.") from None
+    try:
         if info.config_hash and sha256_of(folder / CONFIG) != info.config_hash:
             raise RunError(
                 f"{folder / CONFIG} is not as it was written: a run keeps the config of its making."
             )
         config = config_file.parse(config_file.read(folder / CONFIG), origin=str(folder / CONFIG))
-    except FileNotFoundError:
-        raise RunError(f"{folder} is no run: it has no {INFO}.") from None
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+        raise RunError(f"{folder / CONFIG} cannot be read: {error.strerror}.") from None
     except ConfigError as error:
         raise RunError(f"{folder} is damaged: {error}") from None
-    except ValueError:
-        raise RunError(f"{path} is damaged.") from None
     return Run(folder, config, info)
 
 
@@ -213,7 +237,7 @@ def newest_finished(runs: Path = Path("runs")) -> Path:
             info = read_sealed(path, RunInfo)
         except (OSError, ValueError):
             continue  # a broken run is no candidate; naming it with --run says what is wrong
-        if info.status == "finished":
+        if info.status == "finished" and info.kind != "pretrained":  # which knows no classes
             finished.append((info.ended, path.parent))
     if not finished:
         raise RunError(

@@ -1,6 +1,7 @@
 """Several runs together: seeds, teachers, ensembles; and probabilities that were calibrated."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +25,12 @@ from tests.test_training import CPU, train, weights
 Tiny = Callable[..., Config]
 
 
-def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(config_path: Path, tmp_path: Path) -> None:
-    arguments = ("train", "--config", config_path, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
+def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
+    config_path: Path, source: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(source, tmp_path / "own"))
+    data = ("--config", config_path, "--set", f"data.source={own}")
+    arguments = ("train", *data, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
     printed = imdb_tx(*arguments).stdout
     assert "| 2 seeds |" in printed
     summary = json.loads(imdb_tx(*arguments, "--json").stdout)  # the runs are there: nothing is trained again
@@ -37,6 +42,12 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(config_path: P
     assert files[0] != files[1]
     other = imdb_tx(*arguments, "--set", "train.lr=0.5")
     assert isinstance(other.exception, RunError)
+    imdb_tx("baseline", *data, "--run-dir", tmp_path / "nb")
+    taught = imdb_tx(*arguments, "--teacher", tmp_path / "nb")
+    assert "--teacher" in str(taught.exception)
+    with (own / "train.jsonl").open("a") as file:
+        file.write('{"text": "one more", "label": "pos"}\n')
+    assert "other reviews" in str(imdb_tx(*arguments).exception)
 
 
 @pytest.mark.parametrize("options", [("--test",), ("--seeds", 2, "--dry-run")])

@@ -10,8 +10,17 @@ import torch
 from torch import nn
 
 from imdb_transformer import checkpoint, metrics, run
+from imdb_transformer.config import Config, TokenizerConfig
+from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import recover_folder, sha256_of, whole_file, whole_folder, write_whole
+from imdb_transformer.files import (
+    new_folder,
+    recover_folder,
+    sha256_of,
+    whole_file,
+    whole_folder,
+    write_whole,
+)
 from imdb_transformer.inference.predict import Predictor
 
 
@@ -177,9 +186,39 @@ def test_a_run_directory_is_not_written_over(trained: Path) -> None:
         run.check_free(opened.folder)
 
 
+def test_a_run_takes_the_place_of_an_empty_folder_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    run.check_free(tmp_path / "empty")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    for name in (tmp_path / "link", Path()):
+        with pytest.raises(RunError, match="cannot become a run"):
+            run.check_free(name)
+    with new_folder(tmp_path / "empty") as made:
+        (made / "one").touch()
+    assert (tmp_path / "empty" / "one").exists()
+
+
+def test_of_two_that_make_a_run_at_once_the_second_is_told(tmp_path: Path) -> None:
+    def fill(_: run.Run) -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.json").write_text("another's")
+
+    tokenizer = Tokenizer.train(["a good film"], TokenizerConfig(vocab_size=300))
+    with pytest.raises(RunError, match="meanwhile"):
+        run.create(
+            tmp_path / "run", Config(), vocabulary=tokenizer, classes=("a", "b"), corpus_hash="", hardware="CPU",
+            fill=fill,
+        )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run" / "run.json").read_text() == "another's"
+
+
 def test_new_folders_are_numbered(tmp_path: Path) -> None:
     for expected in ("base", "base-2", "base-3"):
-        folder = run.new_folder("base", tmp_path)
+        folder = run.unused_name("base", tmp_path)
         folder.mkdir()
         assert folder.name == expected
 
@@ -191,6 +230,17 @@ def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path,
         shutil.copytree(trained, tmp_path / name)
         run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
     assert run.newest_finished(tmp_path).name == "b"
+    pretrained = run.open_run(tmp_path / "c")
+    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "pretrained"})).with_status(
+        "finished"
+    )
+    assert run.newest_finished(tmp_path).name == "b"  # the other knows no classes
+
+
+def test_a_run_without_its_config_is_named_so(copy: Path) -> None:
+    (copy / "config.toml").unlink()
+    with pytest.raises(RunError, match=r"config\.toml"):
+        run.open_run(copy)
 
 
 def test_a_metrics_line_cut_by_a_crash_is_forgotten(copy: Path) -> None:

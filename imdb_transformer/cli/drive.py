@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -56,7 +57,7 @@ def begin(
         _show_cost(prepared, chosen, as_json=as_json)
         return None
     initial.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
-    opened = loop.start(folder, prepared, chosen)
+    opened = loop.start(folder, prepared, chosen, origin_hash=initial.origin_hash(*origin))
     world.wait()
     return _drive(opened, prepared.task, chosen, world)
 
@@ -89,6 +90,8 @@ def train_seeds(
     from imdb_transformer import run
     from imdb_transformer.training import loop
 
+    if not base.name:
+        raise RunError(f"--run-dir {base}: with --seeds the runs' names begin with it; name one.")
     results = []
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         own = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
@@ -99,12 +102,27 @@ def train_seeds(
             assert result is not None
         else:
             opened = run.open_run(folder)
-            if opened.config != own:
-                raise RunError(f"{folder} is a run with another config; name another --run-dir.")
+            world.in_turn(partial(_check_same, opened, own, origin))
             done = opened.info.status == "finished"
             result = loop.result_of(opened) if done else go_on(folder, "encoder", world)
         results.append(result)
     return results
+
+
+def _check_same(opened: "Run", config: "Config", origin: Origin) -> None:
+    """Raises RunError where a run is not one of this recipe on these reviews."""
+    from imdb_transformer.data import corpus
+    from imdb_transformer.training import initial
+
+    known = opened.info.corpus_hash
+    differs = {
+        "with another config": opened.config != config,
+        "of another --init-from or --teacher": opened.info.origin_hash != initial.origin_hash(*origin),
+        "on other reviews": corpus.ensure(config.data)[0].content_hash != known,
+    }
+    for how, it_does in differs.items():
+        if it_does:
+            raise RunError(f"{opened.folder} is a run {how}; name another --run-dir.")
 
 
 def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> None:

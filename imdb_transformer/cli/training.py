@@ -96,7 +96,7 @@ def _begin(
     from imdb_transformer.distributed import joined
 
     config = config_file.load(name, overrides or ())
-    folder = run_dir or run.new_folder(Path(name).stem)
+    folder = run_dir or run.unused_name(Path(name).stem)
     with joined() as world:
         result = drive.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
         if result is not None and world.is_first:
@@ -137,7 +137,7 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = config_file.load(config, overrides or ())
-    folder = run_dir or run.new_folder(f"baseline-{kind}")
+    folder = run_dir or run.unused_name(f"baseline-{kind}")
     print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
     made = make_baseline(folder, resolved, kind)
     print(made.model_dump_json() if as_json else making.baseline(made))

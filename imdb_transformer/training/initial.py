@@ -1,5 +1,7 @@
 """What a model holds before its first step: the encoder of another run, the weights of n-grams."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,17 @@ def load_encoder(model: nn.Module, path: Path, config: Config, tokenizer: Tokeni
     prefix = "encoder."
     encoder = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     checkpoint.load_weights(model.get_submodule("encoder"), encoder, origin=folder)
+
+
+def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
+    """Of the checkpoints that a run starts from and is taught by; empty where there are none."""
+    lines = []
+    for role, path in [("start", init_from), *(("teacher", teacher) for teacher in teachers)]:
+        if path is not None:
+            source, folder = run.locate(path)
+            meta = checkpoint.read_meta(folder, tokenizer_hash=source.info.tokenizer_hash)
+            lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
 def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:

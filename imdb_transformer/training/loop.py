@@ -63,7 +63,7 @@ class TrainingResult(BaseModel):
     tokens_per_second: float
 
 
-def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
+def start(folder: Path, prepared: Prepared, hardware: Hardware, *, origin_hash: str = "") -> run.Run:
     """A new run directory for `train` to work in; the model's initial weights are its first checkpoint.
 
     Raises ResourceError where the disk could not take its checkpoints.
@@ -80,6 +80,7 @@ def start(folder: Path, prepared: Prepared, hardware: Hardware) -> run.Run:
         corpus_hash=data.corpus.content_hash,
         hardware=hardware.describe(),
         soft_labels=prepared.soft_labels,
+        origin_hash=origin_hash,
         fill=lambda new: save_last(new, learner, Counters()),
     )
 
