@@ -83,12 +83,28 @@ def _open(path: Path, skip_row: Callable[[int], None] | None) -> tuple[pa.Schema
 
         file = parquet.ParquetFile(path)
         return file.schema_arrow, file.iter_batches(batch_size=BLOCK_ROWS)
-    if suffix == ".jsonl":  # values keep the type they have in the file; labels may be numbers
-        from pyarrow import json as pa_json
+    return _open_jsonl(path) if suffix == ".jsonl" else _open_delimited(path, skip_row)
 
-        reader = pa_json.open_json(path, read_options=pa_json.ReadOptions(block_size=BLOCK_BYTES))
-        return reader.schema, iter(reader)
-    return _open_delimited(path, skip_row)
+
+def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Values keep the type that they have in the file: labels may be numbers, and a date is text."""
+    from pyarrow import json as pa_json
+
+    read = pa_json.ReadOptions(block_size=BLOCK_BYTES)
+    with pa_json.open_json(path, read_options=read) as reader:
+        schema = pa.schema([field.with_type(_as_written(field.type)) for field in reader.schema])
+    parse = pa_json.ParseOptions(explicit_schema=schema)
+    reader = pa_json.open_json(path, read_options=read, parse_options=parse)
+    return reader.schema, iter(reader)
+
+
+def _as_written(kind: pa.DataType) -> pa.DataType:
+    """A type without dates, which pyarrow takes strings for, and with text where there were only nulls so far."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_written(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_written(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_null(kind) else kind
 
 
 def _open_delimited(

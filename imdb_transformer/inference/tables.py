@@ -1,6 +1,7 @@
 """Files in, files out, in bounded memory: reviews of a text or table file, predictions beside its columns."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,15 +56,16 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
         whole = pa.Table.from_batches([batch])
         for start in range(0, whole.num_rows, CHUNK):
             table = whole.slice(start, CHUNK)
-            values = table.column(column)
-            if values.null_count:
-                missing = [row + i for i, empty in enumerate(compute.is_null(values).to_pylist(), 1) if empty]
-                if skip is None:
-                    raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
-                for number in missing:
-                    skip(f"row {number} has no {column!r}")
+            # CSV has no other way to say that a text is missing than to leave it blank.
+            words = compute.utf8_trim_whitespace(table.column(column))
+            is_text = compute.fill_null(compute.not_equal(words, ""), False)
+            missing = [row + i for i, is_there in enumerate(is_text.to_pylist(), 1) if not is_there]
+            if missing and skip is None:
+                raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
+            for number in missing:
+                skip(f"row {number} has no {column!r}")  # type: ignore[misc]
             row += table.num_rows
-            yield table.filter(compute.is_valid(values))
+            yield table.filter(is_text)
 
 
 def check_output(path: Path, schema: pa.Schema) -> None:
@@ -77,6 +79,11 @@ def check_output(path: Path, schema: pa.Schema) -> None:
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
             raise ConfigError(f"--output {path}: Parquet cannot hold it ({error}); write .jsonl.") from None
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"--output {path}: the input has several columns {twice[0]!r}; name them differently."
+        )
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested and path.suffix.lower() in (".csv", ".tsv"):
         raise ConfigError(
