@@ -12,7 +12,8 @@ from imdb_transformer.data.corpus import Corpus, ensure, parts_of
 from imdb_transformer.data.encoded import EncodedSplit, encode_split
 from imdb_transformer.data.reviews import Rows, concatenated
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import DataError
+from imdb_transformer.files import sha256_of, write_whole
 
 PRETRAINING_SPLITS = ("train", "unsupervised")
 
@@ -69,14 +70,14 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
     key = f"{_content_hash(corpus, members)} {sorted(settings.items())} {tokenizers.__version__}"
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     folder = Path(config.data.data_dir) / "tokenizers" / name
-    if not (folder / FILE_NAME).exists():
+    path, sealed = folder / FILE_NAME, folder / "sha256"
+    # One that is damaged is trained anew: the same texts give the same bytes.
+    if not (path.exists() and sealed.exists() and sealed.read_bytes() == sha256_of(path).encode()):
         folder.mkdir(parents=True, exist_ok=True)
         texts = (text for part in _parts(corpus, members) for text in part.texts)
         Tokenizer.train(texts, config.tokenizer).save(folder)
-    try:
-        return Tokenizer.load(folder, config.tokenizer)
-    except RunError as error:
-        raise DataError(f"{folder}: {error} Delete the folder to train the tokenizer anew.") from None
+        write_whole(sealed, sha256_of(path).encode())
+    return Tokenizer.load(folder, config.tokenizer)
 
 
 def _members(config: DataConfig, split: str) -> tuple[str, ...]:
