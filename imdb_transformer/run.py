@@ -190,7 +190,8 @@ def _free(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        is_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not is_there or str(folder) not in (error.filename, error.filename2):
             raise
         raise RunError(f"Another command has made {folder} meanwhile; name another --run-dir.") from None
 

@@ -219,7 +219,8 @@ def metrics_lines(folder: Path) -> int:
 def test_a_run_stopped_by_a_signal_and_resumed_equals_the_uninterrupted_one(
     config_path: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    options = ["--config", config_path, "--set", "train.epochs=10", "--set", "model.dropout=0.3"]
+    sets = ("train.epochs=10", "model.dropout=0.3", "train.num_threads=2")
+    options = ["--config", config_path, *(word for each in sets for word in ("--set", each))]
     imdb_tx("train", *options, "--run-dir", tmp_path / "whole")
     folder = tmp_path / "parts"
     command = [

@@ -209,8 +209,8 @@ def test_of_two_that_make_a_run_at_once_the_second_is_told(tmp_path: Path) -> No
     tokenizer = Tokenizer.train(["a good film"], TokenizerConfig(vocab_size=300))
     with pytest.raises(RunError, match="meanwhile"):
         run.create(
-            tmp_path / "run", Config(), vocabulary=tokenizer, classes=("a", "b"), corpus_hash="", hardware="CPU",
-            fill=fill,
+            tmp_path / "run", Config(), vocabulary=tokenizer, classes=("a", "b"), corpus_hash="",
+            hardware="CPU", fill=fill,
         )  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run" / "run.json").read_text() == "another's"
