@@ -121,15 +121,6 @@ class Run(NamedTuple):
         return self._replace(info=info)
 
 
-def unused_name(name: str, runs: Path = Path("runs")) -> Path:
-    """A folder below `runs` that is not there yet: NAME, NAME-2, NAME-3 and so on."""
-    candidate, number = runs / name, 1
-    while candidate.exists():
-        number += 1
-        candidate = runs / f"{name}-{number}"
-    return candidate
-
-
 def check_free(folder: Path) -> None:
     """Raises RunError where a folder already holds something, or cannot give its place to a run's."""
     if folder.exists() and any(folder.iterdir()):
@@ -228,23 +219,6 @@ def locate(path: Path) -> tuple[Run, Path]:
         raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
     run = open_run(path)
     return run, run.checkpoint("best")
-
-
-def newest_finished(runs: Path = Path("runs")) -> Path:
-    """The folder of the run that finished last. Raises RunError where there is none."""
-    finished = []
-    for path in runs.glob(f"*/{INFO}"):
-        try:
-            info = read_sealed(path, RunInfo)
-        except (OSError, ValueError):
-            continue  # a broken run is no candidate; naming it with --run says what is wrong
-        if info.status == "finished" and info.kind != "pretrained":  # which knows no classes
-            finished.append((info.ended, path.parent))
-    if not finished:
-        raise RunError(
-            f"There is no finished run under {runs}/ yet; `imdb-tx train` makes one, or name it with --run."
-        )
-    return max(finished)[1]
 
 
 def soft_labels_of(run: Run) -> NDArray[np.float32] | None:

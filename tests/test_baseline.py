@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer import run
+from imdb_transformer.cli import runs
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.tokenized import rows_of
@@ -36,7 +36,7 @@ def test_a_baseline_is_a_run_that_eval_and_predict_take(
     assert test.accuracy_low > 0.5  # on reviews that it has not seen, better than guessing
     predicted = imdb_tx("predict", "--run", folder, "an awful, boring film", "", "\0 😀")
     assert len(predicted.stdout.splitlines()) == 3
-    assert run.newest_finished(tmp_path / "runs") == folder
+    assert runs.newest_finished(tmp_path / "runs") == folder
 
 
 @pytest.mark.parametrize("kind", KINDS)

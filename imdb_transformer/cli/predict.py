@@ -81,10 +81,10 @@ def predict(
     _check_views(shown, from_file=input_file is not None, windows=windows, html=html is not None)
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
-    from imdb_transformer import run
+    from imdb_transformer.cli import runs
     from imdb_transformer.inference.predict import Predictor
 
-    paths = run_paths or [run.newest_finished()]
+    paths = run_paths or [runs.newest_finished()]
     if not run_paths:
         print(f"run: {paths[0]}", file=sys.stderr)
     if input_file is not None:

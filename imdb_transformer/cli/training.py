@@ -92,11 +92,12 @@ def _begin(
     name: str, overrides: list[str] | None, run_dir: Path | None, kind: "Kind", origin: drive.Origin, *,
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    from imdb_transformer import config_file, run
+    from imdb_transformer import config_file
+    from imdb_transformer.cli import runs
     from imdb_transformer.distributed import joined
 
     config = config_file.load(name, overrides or ())
-    folder = run_dir or run.unused_name(Path(name).stem)
+    folder = run_dir or runs.unused_name(Path(name).stem)
     with joined() as world:
         result = drive.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
         if result is not None and world.is_first:
@@ -133,11 +134,12 @@ def baseline(
     as_json: JsonOption = False,
 ) -> None:
     """Fit a linear model on the same reviews: the number to beat."""
-    from imdb_transformer import config_file, run
+    from imdb_transformer import config_file
+    from imdb_transformer.cli import runs
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = config_file.load(config, overrides or ())
-    folder = run_dir or run.unused_name(f"baseline-{kind}")
+    folder = run_dir or runs.unused_name(f"baseline-{kind}")
     print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
     made = make_baseline(folder, resolved, kind)
     print(made.model_dump_json() if as_json else making.baseline(made))

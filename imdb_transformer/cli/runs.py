@@ -1,0 +1,33 @@
+"""The folder `runs` of the working directory: which names are free in it, and which run is the newest."""
+
+from pathlib import Path
+
+from imdb_transformer.errors import RunError
+from imdb_transformer.run import INFO, RunInfo
+from imdb_transformer.sealed import read_sealed
+
+
+def unused_name(name: str, runs: Path = Path("runs")) -> Path:
+    """A folder below `runs` that is not there yet: NAME, NAME-2, NAME-3 and so on."""
+    candidate, number = runs / name, 1
+    while candidate.exists():
+        number += 1
+        candidate = runs / f"{name}-{number}"
+    return candidate
+
+
+def newest_finished(runs: Path = Path("runs")) -> Path:
+    """The folder of the run that finished last. Raises RunError where there is none."""
+    finished = []
+    for path in runs.glob(f"*/{INFO}"):
+        try:
+            info = read_sealed(path, RunInfo)
+        except (OSError, ValueError):
+            continue  # a broken run is no candidate; naming it with --run says what is wrong
+        if info.status == "finished" and info.kind != "pretrained":  # which knows no classes
+            finished.append((info.ended, path.parent))
+    if not finished:
+        raise RunError(
+            f"There is no finished run under {runs}/ yet; `imdb-tx train` makes one, or name it with --run."
+        )
+    return max(finished)[1]
