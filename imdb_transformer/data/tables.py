@@ -99,7 +99,7 @@ def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """A type without dates, which pyarrow takes strings for, and with text where there were only nulls so far."""
+    """A type without dates, which pyarrow takes strings for, and with text for what was null all along."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_written(field.type)) for field in kind])
     if pa.types.is_list(kind):
