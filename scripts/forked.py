@@ -64,10 +64,13 @@ class Place(NamedTuple):
 
 
 def start(*arguments: object, before: Callable[[], None] = lambda: None, log: Path) -> int:
-    """Forks a process that runs a command; its number."""
+    """Forks a process that runs a command; its number, once it has begun."""
     sys.stdout.flush()
+    log.unlink(missing_ok=True)
     process = os.fork()
     if process:
+        while not log.exists():
+            time.sleep(0.002)
         return process
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)

@@ -96,7 +96,7 @@ def signals(place: Place, count: int) -> Outcome:
         }[command]  # type: ignore[assignment]
         number = (signal.SIGINT, signal.SIGTERM)[case % 2]
         process = start(*whole, log=log)
-        time.sleep(generator.uniform(0.02, 1.5))
+        time.sleep(generator.uniform(0.03, 1.5))
         os.kill(process, number)
         if case % 5 == 0:
             time.sleep(0.005)
