@@ -1,4 +1,4 @@
-"""The folder `runs` of the working directory: which names are free in it, and which run is the newest."""
+"""Names in the folder `runs` of the working directory: one that is free, and the newest run's."""
 
 from pathlib import Path
 
