@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import hardware, metrics, run
+from imdb_transformer import checkpoint, hardware, metrics, run
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
 from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
@@ -19,7 +19,7 @@ from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.files import locked
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.training import initial, loop
+from imdb_transformer.training import initial, loop, saving
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
 from imdb_transformer.training.plan import gather, make_plan
@@ -164,6 +164,42 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     assert weights(whole.folder) == weights(parts.folder)
     assert metrics.read(whole.folder) == metrics.read(parts.folder)
     assert loop.result_of(whole).validation == loop.result_of(parts).validation
+
+
+def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where training then takes another course, as it does by another number of processes."""
+    config = tiny("train.best_by='loss'")
+    whole = train(config, tmp_path / "whole")
+
+    save_last, calls = saving.save_last, itertools.count()
+
+    def killed(current: run.Run, learner: Learner, counters: Counters) -> None:
+        if next(calls):
+            raise KeyboardInterrupt
+        save_last(current, learner, counters)
+
+    chosen = hardware.choose(config.train)
+    made = prepare(config, "encoder", chosen)
+    killed_run = loop.start(tmp_path / "run", made, chosen)
+    monkeypatch.setattr(saving, "save_last", killed)
+    with pytest.raises(KeyboardInterrupt):
+        list(loop.train(killed_run, made.task, chosen, StopRequest()))
+    monkeypatch.undo()
+    ahead = checkpoint.read_meta(killed_run.checkpoint("best"), tokenizer_hash=killed_run.info.tokenizer_hash)
+    assert ahead.step > loop.result_of(killed_run).num_steps > 0
+    shutil.copytree(killed_run.folder, tmp_path / "other")
+
+    assert weights(train(config, killed_run.folder).folder) == weights(whole.folder)
+
+    other = run.open_run(tmp_path / "other")
+    task = prepare_again(other, chosen)._replace(validate=lambda _: Score(accuracy=0.0, loss=9.0))
+    list(loop.train(other, task, chosen, StopRequest()))
+    told = loop.result_of(other)
+    best = checkpoint.read_meta(other.checkpoint("best"), tokenizer_hash=other.info.tokenizer_hash)
+    assert told.best_step == best.step
+    assert told.validation == saving.counters_of(best).best
 
 
 def test_training_passes_with_the_test_split_deleted_and_gives_the_same_bytes(

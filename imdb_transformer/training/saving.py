@@ -34,7 +34,12 @@ class Counters(BaseModel):
 
 def judged(best_by: str, counters: Counters, validation: Score | None) -> Counters:
     """The counters after a validation. Only a strictly better score is best; a tie keeps the earlier one."""
-    if validation is None or counters.best is None or best_by == "last":
+    if (
+        validation is None
+        or counters.best is None
+        or best_by == "last"
+        or counters.step == counters.best_step
+    ):
         better = True
     elif best_by == "accuracy":
         better = validation.accuracy > counters.best.accuracy
@@ -136,7 +141,22 @@ def restored(current: run.Run, name: Literal["last", "previous"], learner: Learn
     except RunError as error:
         raise RunError(f"{error}{_offer(current, learner) if name == run.LAST else ''}") from None
     restore(learner, weights, state, step=counters.step)
-    return counters
+    return _with_best(current, counters)
+
+
+def _with_best(current: run.Run, counters: Counters) -> Counters:
+    """The counters with the score of `best`, where a kill came after that was written and before `last` was.
+
+    What is trained from here on may differ from what it was: by another number of processes, for one.
+    """
+    try:
+        meta = checkpoint.read_meta(current.checkpoint("best"), tokenizer_hash=current.info.tokenizer_hash)
+    except RunError:
+        return counters  # there is none yet
+    if meta.step <= counters.step:
+        return counters
+    ahead = counters_of(meta)
+    return counters.model_copy(update={"best": ahead.best, "best_step": ahead.best_step})
 
 
 def check_space(folder: Path, learner: Learner) -> None:
