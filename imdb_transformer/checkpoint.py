@@ -6,6 +6,8 @@ averaged),
 and `checkpoint.json` (counters, hashes of the two files, hash of the tokenizer).
 """
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,7 @@ def save(
     with whole_folder(folder, former=former) as temporary:
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
         for name, tensors in contents.items():
-            save_file(
-                {key: tensor.detach().contiguous() for key, tensor in tensors.items()}, temporary / name
-            )
+            _write(temporary / name, tensors)
         meta = Checkpoint(
             step=step,
             counters=dict(counters),
@@ -55,6 +55,16 @@ def save(
             file_hashes={name: sha256_of(temporary / name) for name in contents},
         )
         write_sealed(temporary / META, meta)
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # which holds the system's error as text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:

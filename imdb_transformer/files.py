@@ -86,7 +86,11 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
-        temporary.rename(path)
+        try:
+            temporary.rename(path)
+        except OSError:
+            recover_folder(path, former=former)
+            raise
         _sync_folder(path.parent)
         if former is None:
             shutil.rmtree(old, ignore_errors=True)

@@ -180,19 +180,20 @@ def test_a_file_that_cannot_be_written_exits_with_6(config_path: Path) -> None:
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_full_disk_exits_with_6_and_a_sentence(config_path: Path) -> None:
+@pytest.mark.parametrize(("number", "told"), [(28, b"disk is full"), (5, b"model.safetensors cannot be")])
+def test_a_disk_that_fails_exits_with_6_and_a_sentence(config_path: Path, number: int, told: bytes) -> None:
     script = (
         "import imdb_transformer.checkpoint as c\n"
         "from safetensors import SafetensorError\n"
-        "def full(*a): raise SafetensorError('I/O error: No space left on device (os error 28)')\n"
-        "c.save_file = full\n"
+        f"def fail(*a): raise SafetensorError('I/O error: some words (os error {number})')\n"
+        "c.save_file = fail\n"
         "from imdb_transformer.cli import main; main()"
     )
     folder = config_path.parent / "run"
     command = [sys.executable, "-c", script, "train", "--config", str(config_path), "--run-dir", str(folder)]
     ended = subprocess.run(command, capture_output=True, check=False)
     assert ended.returncode == 6
-    assert b"disk is full" in ended.stderr
+    assert told in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert not folder.exists()  # a run begins with its first checkpoint
 

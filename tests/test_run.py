@@ -23,6 +23,7 @@ from imdb_transformer.files import (
     write_whole,
 )
 from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.verify import verify
 
 
 @pytest.fixture
@@ -72,6 +73,31 @@ def test_a_kill_between_the_renames_loses_nothing(tmp_path: Path, killed_after: 
     recover_folder(folder)
     assert (folder / "a").read_text() == ("old" if killed_after == "first rename" else "new")
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, former = tmp_path / "last", tmp_path / "previous"
+    with whole_folder(folder, former=former) as new:
+        (new / "a").write_text("old")
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == folder and self != former:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="Input"), whole_folder(folder, former=former) as new:
+        (new / "a").write_text("new")
+    assert (folder / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_kill_between_the_renames_of_last_is_no_damage(copy: Path) -> None:
+    checkpoints = copy / "checkpoints"
+    shutil.rmtree(checkpoints / "previous")
+    (checkpoints / "last").rename(checkpoints / "previous")
+    assert not [verdict for verdict in verify(copy) if verdict.problem]
 
 
 def test_failed_writes_leave_what_was_there(tmp_path: Path) -> None:

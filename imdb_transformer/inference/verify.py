@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.errors import RunError
@@ -32,7 +32,8 @@ def verify(folder: Path) -> list[Verdict]:
         checks["soft_labels.npy"] = lambda: run.soft_labels_of(opened)
     there = {path.name for path in opened.checkpoints.glob("[!.]*")}
     for name in sorted(there | _needed(opened.info)):
-        path = opened.checkpoints / name
+        known = name in get_args(run.CheckpointName)  # which is found also where a kill came between renames
+        path = opened.checkpoint(name) if known else opened.checkpoints / name  # type: ignore[arg-type]
         checks[f"checkpoints/{name}"] = lambda path=path: _check_checkpoint(opened, path)  # type: ignore[misc]
     return [_verdict(part, check) for part, check in checks.items()]
 
