@@ -94,6 +94,7 @@ def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: 
 
 
 def test_a_kill_between_the_renames_of_last_is_no_damage(copy: Path) -> None:
+    run.open_run(copy).with_status("running")
     checkpoints = copy / "checkpoints"
     shutil.rmtree(checkpoints / "previous")
     (checkpoints / "last").rename(checkpoints / "previous")

@@ -32,8 +32,9 @@ def verify(folder: Path) -> list[Verdict]:
         checks["soft_labels.npy"] = lambda: run.soft_labels_of(opened)
     there = {path.name for path in opened.checkpoints.glob("[!.]*")}
     for name in sorted(there | _needed(opened.info)):
-        known = name in get_args(run.CheckpointName)  # which is found also where a kill came between renames
-        path = opened.checkpoint(name) if known else opened.checkpoints / name  # type: ignore[arg-type]
+        # In a run that was killed, one may still have its former name.
+        moved = opened.info.status != "finished" and name in get_args(run.CheckpointName)
+        path = opened.checkpoint(name) if moved else opened.checkpoints / name  # type: ignore[arg-type]
         checks[f"checkpoints/{name}"] = lambda path=path: _check_checkpoint(opened, path)  # type: ignore[misc]
     return [_verdict(part, check) for part, check in checks.items()]
 
