@@ -3,12 +3,15 @@
 import os
 import signal
 import sys
+import threading
 import time
 import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from tqdm import tqdm
 
 from imdb_transformer import config_file
 from imdb_transformer.cli import main as imdb_tx
@@ -76,6 +79,8 @@ def start(*arguments: object, before: Callable[[], None] = lambda: None, log: Pa
     os.dup2(file, 1)
     os.dup2(file, 2)
     code = 1
+    # Its lock is made when it is imported, and forked processes share it: one killed with it held stops all.
+    tqdm.set_lock(threading.RLock())
     try:
         sys.argv = ["imdb-tx", *map(str, arguments)]
         before()
