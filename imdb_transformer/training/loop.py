@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.distributed import ALONE, World
-from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.hardware import Hardware
@@ -101,8 +101,7 @@ def train(
     counters = _restored(current, begin_from, learner, world)
     keeper = Keeper(current, learner, world.is_first)
     keeper.mark("running")
-    resumed = time.perf_counter()
-    seconds_before = counters.train_seconds
+    zero = time.perf_counter() - counters.train_seconds
 
     while counters.step < plan.num_steps and not out_of_patience(config, counters):
         # --- one step
@@ -122,7 +121,7 @@ def train(
             "step": step + 1,
             "num_tokens": counters.num_tokens + result.num_tokens,
             "step_seconds": counters.step_seconds + now - began,
-            "train_seconds": seconds_before + now - resumed,
+            "train_seconds": now - zero,
         })  # fmt: skip
         keeper.log({"step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
                     "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens})  # fmt: skip
@@ -130,17 +129,9 @@ def train(
 
         # --- validation, and the checkpoints
         if step + 1 in plan.eval_steps or step + 1 == plan.num_steps:
-            validation = task.validate(learner.averaged) if task.validate else None
-            at = f"step {step + 1}, at rate {lr:.3g}, gives"
-            if validation and not math.isfinite(validation.loss):
-                raise keeper.diverged(step + 1, f"{at} validation loss {validation.loss:g}")
-            if not all_finite(learner.averaged):
-                raise keeper.diverged(step + 1, f"{at} weights that are not finite")
-            seconds = seconds_before + time.perf_counter() - resumed
+            validation = _validated(task, learner, keeper, step + 1, lr)
             counters = judged(options.best_by, counters, validation)
-            counters = counters.model_copy(update={"train_seconds": seconds})
-            if validation:
-                keeper.log({"step": step + 1, "validation": validation.model_dump()})
+            counters = counters.model_copy(update={"train_seconds": time.perf_counter() - zero})
             keeper.keep(counters)
             update = update._replace(validation=validation, saved=True)
         yield update
@@ -148,17 +139,25 @@ def train(
         # --- asked to stop
         signal = next(filter(None, world.gathered(stop.signal)), None)
         if signal is not None and counters.step < plan.num_steps and all_finite(learner.averaged):
-            keeper.keep(counters)
-            keeper.mark("interrupted")
+            stopped = keeper.interrupted(counters, plan.num_steps, signal)
             world.wait()  # none leaves before the first has written
-            raise Interrupted(
-                f"{signal.name}: stopped after step {counters.step} of {plan.num_steps}, and saved. "
-                f"Continue with: imdb-tx {run.COMMANDS[current.info.kind]} --resume {current.folder}",
-                exit_code=128 + signal,
-            )
+            raise stopped
     if world.is_first:
         calibrate(current).with_status("finished")
     world.wait()
+
+
+def _validated(task: Task, learner: Learner, keeper: Keeper, step: int, lr: float) -> Score | None:
+    """The score on validation, if there is any. Raises DivergedError where it or a weight is not finite."""
+    validation = task.validate(learner.averaged) if task.validate else None
+    at = f"step {step}, at rate {lr:.3g}, gives"
+    if validation and not math.isfinite(validation.loss):
+        raise keeper.diverged(step, f"{at} validation loss {validation.loss:g}")
+    if not all_finite(learner.averaged):
+        raise keeper.diverged(step, f"{at} weights that are not finite")
+    if validation:
+        keeper.log({"step": step, "validation": validation.model_dump()})
+    return validation
 
 
 def _restored(

@@ -1,6 +1,7 @@
 """What a run keeps: its counters, which score is best, and the checkpoints `best`, `last` and `previous`."""
 
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.config import Config
-from imdb_transformer.errors import DivergedError, ResourceError, RunError
+from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.files import recover_folder
 from imdb_transformer.training.step import Learner, restore, training_state
@@ -94,6 +95,17 @@ class Keeper:
         return DivergedError(
             f"Training diverged: {message}. The last good checkpoint is {self.current.checkpoint('last')}. "
             "Try a lower train.lr, a longer warm-up or a lower train.clip_norm."
+        )
+
+    def interrupted(self, counters: Counters, num_steps: int, number: signal.Signals) -> Interrupted:
+        """Writes the state after a step, at which training was asked to stop; the error to raise."""
+        self.keep(counters)
+        self.mark("interrupted")
+        command = run.COMMANDS[self.current.info.kind]
+        return Interrupted(
+            f"{number.name}: stopped after step {counters.step} of {num_steps}, and saved. "
+            f"Continue with: imdb-tx {command} --resume {self.current.folder}",
+            exit_code=128 + number,
         )
 
     def _flush(self) -> None:
