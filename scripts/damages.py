@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from pyarrow import parquet
 
 from imdb_transformer.errors import USER_ERRORS
@@ -30,13 +29,13 @@ class Fault(NamedTuple):
 
 FORMER, NUM_PREDICTED = b"what was there", 50
 ONCE, FROM_THEN_ON, HALF = 0, 1, 2
-FAULTS = [
+OF_WRITES = [
     Fault(errno.ENOSPC, FROM_THEN_ON, 0),
     Fault(errno.ENOSPC, HALF, 0),
     Fault(errno.EIO, ONCE, 0),
     Fault(errno.EACCES, ONCE, 0),
-    Fault(errno.EIO, ONCE, 1),
 ]
+OF_RENAMES = [Fault(errno.EIO, ONCE, 1)]
 
 
 class Workshop(NamedTuple):
@@ -67,19 +66,17 @@ class Workshop(NamedTuple):
 
 
 def failing_writes(place: Place, count: int) -> Outcome:
-    """Writes of every command made to fail (full disk, half a write, EIO, EACCES, renames): told by name
-    with exit code 6 or 4, or survived; what was there stays whole, and the command can be done again."""
+    """Every write of every command made to fail in turn (full disk, half a write, EIO, EACCES), and every
+    rename: told by name with exit code 6 or 4, or survived; what was there stays whole, and the command can
+    be done again."""
     shop = Workshop(place, place.folder / "work", place.folder / "kept")
-    commands = _prepared(shop)
-    failures, cases, faults = [], 0, list(enumerate(FAULTS))
-    for i, (name, command) in enumerate(commands.items()):
-        for j, fault in faults if count > 1 else [faults[i % len(faults)]]:
+    failures, cases = [], 0
+    for i, (name, command) in enumerate(_prepared(shop).items()):
+        for faults in (OF_WRITES, OF_RENAMES) if count > 1 else [(OF_WRITES, OF_RENAMES)[i % 2]]:
             shop.renew()
-            must(run(place, *command, before=lambda fault=fault: shop.arm(0, fault)), 0)  # type: ignore[misc]
+            must(run(place, *command, before=lambda faults=faults: shop.arm(0, faults[0])), 0)  # type: ignore[misc]
             total = int((place.folder / "count").read_text())
-            # Each fault at other writes, so that together they meet nearly every one.
-            points = np.linspace(1, total, count * len(FAULTS))[j :: len(FAULTS)]
-            for at in sorted({round(x) for x in points}):
+            for at, fault in _attempts(total, count, faults, i):
                 shop.renew()
                 end = run(place, *command, before=lambda at=at, fault=fault: shop.arm(at, fault))  # type: ignore[misc]
                 problem = _told_badly(end) or _damage(shop, name, command, end)
@@ -87,6 +84,12 @@ def failing_writes(place: Place, count: int) -> Outcome:
                 if problem:
                     failures.append(f"{name}, write {at} of {total}, {fault}: {problem}")
     return Outcome(cases, failures)
+
+
+def _attempts(total: int, count: int, faults: list[Fault], offset: int) -> list[tuple[int, Fault]]:
+    """Writes to fail, counted from 1, each with the next fault: all of them, or `count` if that is fewer."""
+    every = [(at, faults[(at + offset) % len(faults)]) for at in range(1, total + 1)]
+    return every if count >= total else every[offset % total :: max(1, total // count)][:count]
 
 
 def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:

@@ -36,7 +36,7 @@ NUM_REVIEWS = 200  # of each split
 TRIALS = {  # name: (trial, how many in the long form, in the short one)
     "exact-resume": (exact_resume, 56, 3),
     "kill-anywhere": (kill_anywhere, 200, 4),
-    "failing-writes": (failing_writes, 5, 1),
+    "failing-writes": (failing_writes, 100_000, 1),  # of a command, or all that it has
     "signals": (signals, 60, 6),
     "corruption": (corruption, 26, 1),
     "same-bytes": (same_bytes, 3, 2),
