@@ -13,7 +13,7 @@ from imdb_transformer.data.tokenized import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.model.pretraining import PretrainingModel, _drawn
-from imdb_transformer.training import initial, loop
+from imdb_transformer.training import loop
 from imdb_transformer.training.preparation import prepare
 from tests.conftest import imdb_tx
 from tests.test_training import CPU, train, weights
@@ -75,8 +75,8 @@ def test_what_is_held_out_does_not_stand_among_the_unlabelled(
 
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -> None:
     ended = pretrained(tiny(), tmp_path / "pretrained")
-    made = prepare(tiny("model.dropout=0.5", "tokenizer.max_length=32"), "encoder", CPU)
-    initial.load_encoder(made.task.model, ended.folder, made.config, made.data.tokenizer)
+    config = tiny("model.dropout=0.5", "tokenizer.max_length=32")
+    made = prepare(config, "encoder", CPU, init_from=ended.folder)
     started = loop.start(tmp_path / "run", made, CPU)
     saved = load_file(ended.checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
@@ -90,16 +90,35 @@ def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -
     [
         ("model.feedforward_width=64", "model.feedforward_width is 32, here it is 64"),
         ("model.radius=4", "model.radius is 8, here it is 4"),
-        ("tokenizer.vocab_size=500", "another tokenizer"),
+        ("tokenizer.vocab_size=500", "tokenizer.vocab_size is 400, here it is 500"),
     ],
 )
 def test_another_tokenizer_or_size_is_refused(
     tiny: Tiny, tmp_path: Path, override: str, message: str
 ) -> None:
     ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
-    made = prepare(tiny(override), "encoder", CPU)
     with pytest.raises(RunError, match=message):
-        initial.load_encoder(made.task.model, ended.folder, made.config, made.data.tokenizer)
+        prepare(tiny(override), "encoder", CPU, init_from=ended.folder)
+
+
+def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(tiny: Tiny, tmp_path: Path) -> None:
+    ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
+    made = prepare(tiny("data.validation=false"), "encoder", CPU, init_from=ended.folder)
+    started = loop.start(tmp_path / "run", made, CPU)
+    assert (started.folder / "tokenizer.json").read_bytes() == (ended.folder / "tokenizer.json").read_bytes()
+    assert len(made.data.splits["train"].labels) == 200
+
+
+def test_an_encoder_that_has_seen_what_is_held_out_is_refused(
+    tiny: Tiny, source: Path, tmp_path: Path
+) -> None:
+    ended = pretrained(tiny("train.epochs=1", "data.validation=false"), tmp_path / "pretrained")
+    with pytest.raises(RunError, match="trained on the validation split"):
+        prepare(tiny(), "encoder", CPU, init_from=ended.folder)
+    own = Path(shutil.copytree(source, tmp_path / "own"))
+    (own / "train.jsonl").write_text((own / "test.jsonl").read_text())
+    with pytest.raises(RunError, match="may have seen what is held out"):
+        prepare(tiny(f"data.source={own}"), "encoder", CPU, init_from=ended.folder)
 
 
 def test_a_pretrained_run_does_not_predict_and_says_what_to_do(config_path: Path, tmp_path: Path) -> None:

@@ -49,9 +49,7 @@ def begin(
         return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
     run.check_free(folder)
     _say(f"preparing {config.data.source} ...", world)
-    prepared = prepare(config, kind, chosen, teachers=origin.teachers, world=world)
-    if origin.init_from is not None:
-        initial.load_encoder(prepared.task.model, origin.init_from, config, prepared.data.tokenizer)
+    prepared = prepare(config, kind, chosen, **origin._asdict(), world=world)
     if dry_run:
         world.wait()
         _show_cost(prepared, chosen, as_json=as_json)

@@ -26,10 +26,10 @@ class TokenizedCorpus(NamedTuple):
     splits: dict[str, EncodedSplit]
 
 
-def tokenize(config: Config, splits: Iterable[str]) -> TokenizedCorpus:
-    """The named splits encoded with the tokenizer of the config, which is trained first if need be."""
+def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None = None) -> TokenizedCorpus:
+    """The named splits encoded with a given tokenizer, or that of the config, which may be trained first."""
     corpus, _ = ensure(config.data)
-    tokenizer = _tokenizer(config, corpus)
+    tokenizer = tokenizer or _tokenizer(config, corpus)
     return TokenizedCorpus(corpus, tokenizer, encode(config.data, corpus, tokenizer, splits))
 
 

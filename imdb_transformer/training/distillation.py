@@ -12,33 +12,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import tokenized
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.reviews import in_chunks
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import DataError
 from imdb_transformer.inference.predict import CHUNK, Predictor
 
 
 def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDArray[np.float32]:
     """(N, C): the teachers' mean probabilities for each review of `unsupervised`.
 
-    Raises DataError where the corpus has no such split, and RunError for a teacher that was trained on
-    other reviews, or on those that this config holds out.
+    Raises DataError where the corpus has no such split.
     """
     if "unsupervised" not in corpus.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
-    for path in teachers:
-        teacher = run.locate(path)[0]
-        if teacher.info.corpus_hash != corpus.content_hash:
-            raise RunError(
-                f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
-                "what is held out here."
-            )
-        if config.data.validation and not teacher.config.data.validation:
-            raise RunError(f"{path} was trained on the validation split, which this config holds out.")
     predictor = Predictor.load(*teachers)
     texts = tokenized.rows_of(config.data, corpus, "unsupervised").texts
     parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]

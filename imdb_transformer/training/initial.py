@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from imdb_transformer import checkpoint, run
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import ANSWER_TOKENS, length_batches, pad
+from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.baseline import naive_bayes_weights
+from imdb_transformer.inference.encoder import tokenizer_of
 from imdb_transformer.inference.forward import length_multiple
 from imdb_transformer.model.ngrams import NONE, hashed
 
@@ -26,26 +29,47 @@ FREE = {
 }  # fmt: skip
 
 
-def load_encoder(model: nn.Module, path: Path, config: Config, tokenizer: Tokenizer) -> None:
-    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is.
+def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
+    """The tokenizer of a run to start from, with this config's length limit.
 
-    Raises RunError where the tokenizer, a size or anything else that the weights depend on differs.
+    Raises RunError where the config asks for another.
     """
-    source, folder = run.locate(path)
+    source, _ = run.locate(path)
     if source.info.kind not in ("encoder", "pretrained"):
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    # Loaded with this config's length limit, which may differ: only the pieces must be the same.
-    if Tokenizer.load(source.folder, config.tokenizer).content_hash != tokenizer.content_hash:
+    tokenizer_of(source)  # says whether it is damaged
+    _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})
+    return Tokenizer.load(source.folder, config.tokenizer)
+
+
+def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
+    """Raises RunError for a run that was trained on other reviews, or on those that this config holds out."""
+    source, _ = run.locate(path)
+    if source.info.corpus_hash != corpus.content_hash:
         raise RunError(
-            f"{path} has another tokenizer: its ids mean other words. Use the [data] and [tokenizer] "
-            "sections that it was trained with."
+            f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
+            "what is held out here."
         )
-    own, theirs = config.model.model_dump(exclude=FREE), source.config.model.model_dump(exclude=FREE)
-    for key, value in own.items():
-        if value != theirs[key]:
+    if config.data.validation and not source.config.data.validation:
+        raise RunError(f"{path} was trained on the validation split, which this config holds out.")
+
+
+def _check_same(path: Path, section: str, own: BaseModel, theirs: BaseModel, free: set[str]) -> None:
+    there = theirs.model_dump()
+    for key, value in own.model_dump(exclude=free).items():
+        if value != there[key]:
             raise RunError(
-                f"{path} has another encoder: its model.{key} is {theirs[key]!r}, here it is {value!r}."
+                f"{path} does not fit: its {section}.{key} is {there[key]!r}, here it is {value!r}."
             )
+
+
+def load_encoder(model: nn.Module, path: Path, config: Config) -> None:
+    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is.
+
+    Raises RunError where a size or anything else that the weights depend on differs.
+    """
+    source, folder = run.locate(path)
+    _check_same(path, "model", config.model, source.config.model, FREE)
     meta = checkpoint.read_meta(folder, tokenizer_hash=source.info.tokenizer_hash)
     tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
     prefix = "encoder."

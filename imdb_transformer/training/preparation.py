@@ -16,7 +16,7 @@ from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.encoder import tokenizer_of
-from imdb_transformer.training import classification, distillation, pretrain
+from imdb_transformer.training import classification, distillation, initial, pretrain
 from imdb_transformer.training.task import Task
 
 SoftLabels = NDArray[np.float32] | None
@@ -33,13 +33,23 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (), world: World = ALONE
-) -> Prepared:
-    """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run."""
-    data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)))
+    config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
+    teachers: Sequence[Path] = (), world: World = ALONE,
+) -> Prepared:  # fmt: skip
+    """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run.
+
+    An encoder to start from brings its tokenizer along. Raises RunError where it does not fit the config, or
+    where it or a teacher may have seen what this run holds out.
+    """
+    tokenizer = initial.tokenizer_of_origin(init_from, config) if init_from else None
+    data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
+    for path in (*([init_from] if init_from else []), *teachers):
+        initial.check_saw_nothing_held_out(path, config, data.corpus)
     soft = distillation.soft_labels(teachers, config, data.corpus) if teachers else None
     classes = data.corpus.manifest.classes
     task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
+    if init_from:
+        initial.load_encoder(task.model, init_from, config)
     return Prepared(config, kind, data, soft, task)
 
 
