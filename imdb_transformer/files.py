@@ -26,12 +26,13 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors of writing say to which file, where the system or a library does not: a full disk, for one."""
+def naming(path: Path, *aliases: Path) -> Iterator[None]:
+    """Errors of writing say to which file, where the system or a library does not (a full disk, for one),
+    or says one of its `aliases`."""
     try:
         yield
     except Exception as error:
-        if getattr(error, "filename", None) is None:
+        if getattr(error, "filename", None) in (None, *map(str, aliases)):
             error.filename = str(path)  # type: ignore[attr-defined]
         raise
 
@@ -41,7 +42,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write to; on success it replaces `path`, which a crash leaves as it was."""
     temporary = _temporary_name(path)
     try:
-        with naming(path):
+        with naming(path, temporary):
             yield temporary
             _sync_file(temporary)
             temporary.replace(path)

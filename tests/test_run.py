@@ -101,6 +101,12 @@ def test_a_kill_between_the_renames_of_last_is_no_damage(copy: Path) -> None:
     assert not [verdict for verdict in verify(copy) if verdict.problem]
 
 
+def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        write_whole(tmp_path / "none" / "file", b"new")
+    assert error.value.filename == str(tmp_path / "none" / "file")
+
+
 def test_failed_writes_leave_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_whole(path, b"old")
