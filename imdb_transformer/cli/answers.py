@@ -1,0 +1,65 @@
+"""What `predict` prints: predictions, and views of why."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from imdb_transformer.display import answering, page
+from imdb_transformer.exits import until_reader_leaves
+
+if TYPE_CHECKING:  # heavy: imported in the functions
+    from imdb_transformer.inference.predict import Predictor
+
+ExplainMethod = Literal["pooling", "gradients"]
+
+
+class View(NamedTuple):
+    """What to show of a review beside its prediction."""
+
+    explained: bool
+    method: ExplainMethod
+    attention: bool
+    layer: int | None
+    head: int
+
+
+def show_views(
+    predictor: "Predictor", reviews: Iterable[str], view: View, html: Path | None, *, as_json: bool
+) -> None:
+    """Each review's prediction with what the view asks for, and all of them on a page."""
+    from imdb_transformer.inference.attended import attention
+    from imdb_transformer.inference.explain import explain
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    sections = []
+    with until_reader_leaves():
+        for prediction in predictor(reviews, chunk=1):
+            text = prediction.text
+            why = explain(predictor, text, method=view.method) if view.explained else None
+            looked = attention(predictor, text, layer=view.layer, head=view.head) if view.attention else None
+            if as_json:
+                record = prediction.record()
+                if why is not None:
+                    record["explanation"] = why.record()
+                if looked is not None:
+                    record["attention"] = looked.record()
+                print(json.dumps(record))
+            else:
+                print(answering.views(prediction, why, looked, colour=colour))
+            if html is not None:
+                sections.append(page.section(prediction, why, looked))
+    if html is not None:
+        page.write_views(html, sections)
+        print(f"written to {html}", file=sys.stderr)
+
+
+def show(predictions: Iterable[Any], *, as_json: bool, flush: bool) -> None:
+    """A line each, as they come."""
+    with until_reader_leaves():
+        for prediction in predictions:
+            print(
+                json.dumps(prediction.record()) if as_json else answering.prediction(prediction), flush=flush
+            )
