@@ -70,6 +70,15 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert not list(tmp_path.rglob("run.json"))
 
 
+def test_dry_run_counts_the_memory_of_n_grams_and_of_their_copy(config_path: Path) -> None:
+    def memory(num_buckets: int) -> int:
+        sets = ["--set", f"model.ngram_buckets={num_buckets}", "--set", "train.ema_decay=0.9"]
+        shown = imdb_tx("train", "--config", config_path, "--dry-run", "--json", *sets).stdout
+        return int(json.loads(shown)["estimate"]["memory_bytes"])
+
+    assert memory(1_000_000) - memory(0) == 2 * 4 * (1_000_000 + 1)  # and an intercept
+
+
 @pytest.mark.parametrize("name", ["paper.toml", "article.toml", "base.toml"])
 def test_shipped_models_have_a_dry_run_and_take_a_few_steps(name: str, source: Path, tmp_path: Path) -> None:
     sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1", "train.accumulate=3"]

@@ -35,7 +35,7 @@ class Estimate(BaseModel):
     flops: float
     """of all forward and backward passes of training"""
     memory_bytes: int
-    """weights, gradients, moments and the largest batch's activations"""
+    """weights, gradients, moments, n-grams and the largest batch's activations"""
     seconds: float
     """steps and validations"""
 
@@ -53,7 +53,9 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
     share = sum(sizes) / _padded(train.lengths[typical], multiple)
     num_validated = len(plan.eval_steps) * num_validation_tokens
     parameters = parameters_by_part(model)
-    copies = 4 + bool(config.train.ema_decay)  # weights, gradients, two moments, moving average
+    models = 1 + bool(config.train.ema_decay)
+    copies = models + 3  # weights (and their moving average), gradients, two moments
+    num_fixed = sum(buffer.nbytes for buffer in model.buffers())  # n-grams, which are not learnt by steps
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -61,7 +63,7 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
         flops=flops * share,
-        memory_bytes=4 * copies * parameters["total"] + activations,
+        memory_bytes=4 * copies * parameters["total"] + models * num_fixed + activations,
         seconds=seconds * (share + FORWARD_SHARE * num_validated / int(train.lengths[typical].sum())),
     )
 
