@@ -12,51 +12,63 @@ from imdb_transformer.cli.options import JsonOption, app
 from imdb_transformer.cli.predict_file import Table, predict_file
 from imdb_transformer.errors import ConfigError
 
-BadRows = Literal["fail", "skip"]
+TextsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - reads stdin, one a line.")
+]
+InputOption = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
+OutputOption = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with an --output that an earlier call did not finish.")
+]
+ColumnOption = Annotated[str, typer.Option(help="Column with the review, in --input.")]
+BadRowsOption = Annotated[
+    Literal["fail", "skip"],
+    typer.Option(help="Rows of --input without a text, or torn: an error, or told and left out."),
+]
+RunsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--run",
+        help="A run, checkpoint or exported file; by default the newest finished run. "
+        "Repeatable: their mean.",
+    ),
+]
+WindowsOption = Annotated[
+    bool, typer.Option("--windows", help="Of long reviews, read all by windows, not head and tail.")
+]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
+]
+MethodOption = Annotated[
+    answers.ExplainMethod,
+    typer.Option(help="Of --explain: what max-pooling took, or integrated gradients."),
+]
+AttentionOption = Annotated[
+    bool, typer.Option("--attention", help="Show what each word looked at, in one layer and head.")
+]
+LayerOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
+HeadOption = Annotated[int, typer.Option(help="Of --attention, from 1.")]
+HtmlOption = Annotated[
+    Path | None, typer.Option(help="With --explain or --attention: write a page in colours.")
+]
 
 
 @app.command()
 def predict(
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - reads stdin, one a line.")
-    ] = None,
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an --output that an earlier call did not finish.")
-    ] = False,
-    text_column: Annotated[str, typer.Option(help="Column with the review, in --input.")] = "text",
-    bad_rows: Annotated[
-        BadRows, typer.Option(help="Rows of --input without a text, or torn: an error, or told and left out.")
-    ] = "fail",
-    run_paths: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--run",
-            help="A run, checkpoint or exported file; by default the newest finished run. "
-            "Repeatable: their mean.",
-        ),
-    ] = None,
-    windows: Annotated[
-        bool, typer.Option("--windows", help="Of long reviews, read all by windows, not head and tail.")
-    ] = False,
-    explained: Annotated[
-        bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
-    ] = False,
-    method: Annotated[
-        answers.ExplainMethod,
-        typer.Option(help="Of --explain: what max-pooling took, or integrated gradients."),
-    ] = "pooling",
-    attention: Annotated[
-        bool, typer.Option("--attention", help="Show what each word looked at, in one layer and head.")
-    ] = False,
-    layer: Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")] = None,
-    head: Annotated[int, typer.Option(help="Of --attention, from 1.")] = 1,
-    html: Annotated[
-        Path | None, typer.Option(help="With --explain or --attention: write a page in colours.")
-    ] = None,
+    texts: TextsArgument = None,
+    input_file: InputOption = None,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    text_column: ColumnOption = "text",
+    bad_rows: BadRowsOption = "fail",
+    run_paths: RunsOption = None,
+    windows: WindowsOption = False,
+    explained: ExplainOption = False,
+    method: MethodOption = "pooling",
+    attention: AttentionOption = False,
+    layer: LayerOption = None,
+    head: HeadOption = 1,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what reviews are, and how surely."""
