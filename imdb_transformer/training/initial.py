@@ -32,13 +32,15 @@ FREE = {
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     """The tokenizer of a run to start from, with this config's length limit.
 
-    Raises RunError where the config asks for another.
+    Raises RunError where the config asks for another, or for an encoder of another size or kind: nothing has
+    been encoded yet, and no teacher asked.
     """
     source, _ = run.locate(path)
     if source.info.kind not in ("encoder", "pretrained"):
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(source)  # says whether it is damaged
     _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})
+    _check_same(path, "model", config.model, source.config.model, FREE)
     return Tokenizer.load(source.folder, config.tokenizer)
 
 
@@ -63,13 +65,9 @@ def _check_same(path: Path, section: str, own: BaseModel, theirs: BaseModel, fre
             )
 
 
-def load_encoder(model: nn.Module, path: Path, config: Config) -> None:
-    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is.
-
-    Raises RunError where a size or anything else that the weights depend on differs.
-    """
+def load_encoder(model: nn.Module, path: Path) -> None:
+    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is."""
     source, folder = run.locate(path)
-    _check_same(path, "model", config.model, source.config.model, FREE)
     meta = checkpoint.read_meta(folder, tokenizer_hash=source.info.tokenizer_hash)
     tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
     prefix = "encoder."

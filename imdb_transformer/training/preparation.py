@@ -49,7 +49,7 @@ def prepare(
     classes = data.corpus.manifest.classes
     task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
     if init_from:
-        initial.load_encoder(task.model, init_from, config)
+        initial.load_encoder(task.model, init_from)
     return Prepared(config, kind, data, soft, task)
 
 
