@@ -101,7 +101,7 @@ def train(
     counters = _restored(current, begin_from, learner, world)
     keeper = Keeper(current, learner, world.is_first)
     keeper.mark("running")
-    zero = time.perf_counter() - counters.train_seconds
+    clock_start = time.perf_counter() - counters.train_seconds
 
     while counters.step < plan.num_steps and not out_of_patience(config, counters):
         # --- one step
@@ -121,7 +121,7 @@ def train(
             "step": step + 1,
             "num_tokens": counters.num_tokens + result.num_tokens,
             "step_seconds": counters.step_seconds + now - began,
-            "train_seconds": now - zero,
+            "train_seconds": now - clock_start,
         })  # fmt: skip
         keeper.log({"step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
                     "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens})  # fmt: skip
@@ -131,7 +131,7 @@ def train(
         if step + 1 in plan.eval_steps or step + 1 == plan.num_steps:
             validation = _validated(task, learner, keeper, step + 1, lr)
             counters = judged(options.best_by, counters, validation)
-            counters = counters.model_copy(update={"train_seconds": time.perf_counter() - zero})
+            counters = counters.model_copy(update={"train_seconds": time.perf_counter() - clock_start})
             keeper.keep(counters)
             update = update._replace(validation=validation, saved=True)
         yield update
