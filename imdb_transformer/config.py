@@ -142,6 +142,12 @@ class TrainConfig(BaseModel):
     """batches a step"""
     lr: PositiveFloat = 1e-3
     """peak learning rate"""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon updates the matrices of the encoder's blocks, AdamW all else"""
+    muon_lr_scale: PositiveFloat = 1.0
+    """Muon's learning rate as a share of the other parameters'"""
+    muon_momentum: Fraction = 0.95
+    """Muon's decay of the sum of gradients"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: to zero in a line or half a cosine, by the root of the step, or level"""
     warmup_steps: NaturalInt = 0
@@ -151,7 +157,7 @@ class TrainConfig(BaseModel):
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """rate of each layer as a share of the rate of the layer above it, from the head down to the embedding"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """AdamW's, not on biases and norms"""
+    """decay of the weights (Loshchilov and Hutter 2019), not of biases and norms"""
     beta1: Fraction = 0.9
     """AdamW's decay of the mean gradient"""
     beta2: Fraction = 0.999

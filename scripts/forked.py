@@ -20,10 +20,10 @@ from imdb_transformer.files import sha256_of
 from tests.tiny import TINY_MODEL
 
 SECONDS = 120  # that a trial may take
-# What makes resuming hard: noise, a moving average, accumulated batches, n-grams beside the encoder.
+# What makes resuming hard: noise, a moving average, two optimisers, accumulated batches, a bag of n-grams.
 OVERRIDES = (
     "model.dropout=0.2", "model.word_dropout=0.1", "model.ngram_buckets=1024", "train.accumulate=2",
-    "train.ema_decay=0.9", "pretrain.num_candidates=64",
+    "train.ema_decay=0.9", "train.optimizer=muon", "pretrain.num_candidates=64",
 )  # fmt: skip
 
 

@@ -22,10 +22,11 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import initial, loop, saving
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
+from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.preparation import prepare, prepare_again
 from imdb_transformer.training.saving import Counters, judged
-from imdb_transformer.training.schedule import learning_rate, parameter_groups
+from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner, make_learner, train_step
 from imdb_transformer.training.task import classification
 from tests.conftest import imdb_tx
@@ -87,13 +88,19 @@ def test_inverse_square_root_is_the_papers_equation() -> None:
         assert learning_rate(config, number - 1, 10**6) == pytest.approx(expected)
 
 
-def test_biases_and_norms_do_not_decay_and_every_parameter_is_in_one_group() -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_biases_and_norms_do_not_decay_and_every_parameter_is_in_one_group(optimizer: str) -> None:
     model = Classifier(Config().model, vocab_size=10, num_classes=2)
-    decayed, plain = parameter_groups(model, TrainConfig(weight_decay=0.1))
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in plain["params"])
-    assert sorted(map(id, decayed["params"] + plain["params"])) == sorted(names)
+    config = TrainConfig(weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [group for made in make_optimizers(model, config) for group in made.param_groups]
+    for group in groups:
+        for parameter in group["params"]:
+            name = names[parameter]
+            assert group["weight_decay"] == (0.0 if "bias" in name or "norm" in name else 0.1), name
+            muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
+            assert group["lr_scale"] == (0.5 if muons else 1.0), name
+    assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group["params"])
 
 
 def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torch.Tensor]]:
@@ -114,6 +121,27 @@ def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
     model, before = a_step(tiny("train.batch_tokens=100000"))
     for name, parameter in model.named_parameters():
         assert not torch.equal(parameter, before[name]), name
+
+
+def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(tiny: Tiny) -> None:
+    """In every direction about as far: AdamW's first step is far along a few of them only."""
+    config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0")
+    moved = {}
+    for optimizer in ("adamw", "muon"):
+        model, before = a_step(config, optimizer=optimizer)
+        moved[optimizer] = {
+            name: (parameter - before[name]).detach()
+            for name, parameter in model.named_parameters()
+            if parameter.ndim == 2 and "blocks" in name
+        }
+    assert len(moved["muon"]) == 4 * config.model.num_layers
+    for name, step in moved["muon"].items():
+        flat, steep = (torch.linalg.svdvals(matrix) for matrix in (step, moved["adamw"][name]))
+        # Newton and Schulz's iteration is rough, and leaves the smallest behind.
+        assert flat.median() > 0.5 * flat.max(), name
+        assert steep.median() < 0.5 * steep.max(), name
+        size = step.norm() / moved["adamw"][name].norm()
+        assert 0.1 < size < 0.5, name  # 0.2 of a step by sign is what AdamW's usually are (Liu et al. 2025)
 
 
 def test_accumulated_batches_step_as_one_large_batch(tiny: Tiny) -> None:
@@ -149,12 +177,18 @@ def test_same_seed_gives_the_same_files_and_another_seed_others(tiny: Tiny, tmp_
 RESUMED = ["model.word_dropout=0.2", "model.dropout=0.3", "train.ema_decay=0.9", "train.accumulate=2"]
 
 
-@pytest.mark.parametrize("dropout_mask", ["element", "channel"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("settings", [
+    ("train.precision=fp32", "model.dropout_mask=channel"),
+    ("train.precision=fp32", "model.dropout_mask=element"),
+    ("train.precision=bf16", "model.dropout_mask=channel"),
+    ("train.precision=bf16", "model.dropout_mask=element"),
+    ("train.precision=fp32", "train.optimizer=muon"),
+    ("train.precision=bf16", "train.optimizer=muon"),
+], ids="-".join)  # fmt: skip
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
-    tiny: Tiny, tmp_path: Path, precision: str, dropout_mask: str
+    tiny: Tiny, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    config = tiny(*RESUMED, f"train.precision={precision}", f"model.dropout_mask={dropout_mask}")
+    config = tiny(*RESUMED, *settings)
     whole = train(config, tmp_path / "whole")
     for stop_after in (1, 5, 8):  # mid-epoch, twice between validations
         with pytest.raises(Interrupted, match="--resume"):

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from imdb_transformer.config import Config
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch, length_multiple
+from imdb_transformer.training.optimizers import num_moments
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.task import Task
 
@@ -54,7 +55,7 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
     num_validated = len(plan.eval_steps) * num_validation_tokens
     parameters = parameters_by_part(model)
     models = 1 + bool(config.train.ema_decay)
-    copies = models + 3  # weights (and their moving average), gradients, two moments
+    learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
     num_fixed = sum(buffer.nbytes for buffer in model.buffers())  # n-grams, which are not learnt by steps
     return Estimate(
         hardware=hardware.describe(),
@@ -63,7 +64,7 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
         flops=flops * share,
-        memory_bytes=4 * copies * parameters["total"] + models * num_fixed + activations,
+        memory_bytes=4 * learnt + models * num_fixed + activations,
         seconds=seconds * (share + FORWARD_SHARE * num_validated / int(train.lengths[typical].sum())),
     )
 

@@ -1,8 +1,6 @@
-"""The learning rate as a function of the step, and which parameters decay."""
+"""The learning rate as a function of the step."""
 
 import math
-
-from torch import nn
 
 from imdb_transformer.config import TrainConfig
 
@@ -28,28 +26,3 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
         "constant": 1.0,
     }
     return config.lr * factor[config.schedule]
-
-
-def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object]]:
-    """Every parameter in one group: matrices decay; biases and layer norms, which are vectors, do not.
-
-    `lr_scale` is what the group's rate is multiplied by: `layer_decay` once for each layer below the head
-    (ULMFiT: Howard and Ruder 2018, 3.2; ELECTRA: Clark et al. 2020, appendix A.2).
-    """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        scale = config.layer_decay ** _layers_above(name, len(model.encoder.blocks))  # type: ignore[union-attr,arg-type]
-        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
-        groups.setdefault((scale, decay), []).append(parameter)
-    return [
-        {"params": parameters, "lr_scale": scale, "weight_decay": decay}
-        for (scale, decay), parameters in groups.items()
-    ]
-
-
-def _layers_above(name: str, num_blocks: int) -> int:
-    """How many layers stand between a parameter and the head's output: 0 for the head's own."""
-    parts = name.split(".")
-    if parts[:2] == ["encoder", "embedding"]:
-        return num_blocks + 1
-    return num_blocks - int(parts[2]) if parts[:2] == ["encoder", "blocks"] else 0

@@ -15,18 +15,16 @@ from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
-from imdb_transformer.training.schedule import parameter_groups
+from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.task import Objective
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Learner(NamedTuple):
-    """A model in training, its optimiser, and the model to predict with (itself, or its moving average)."""
+    """A model in training, its optimisers, and the model to predict with (itself, or its moving average)."""
 
     model: nn.Module
     averaged: nn.Module
-    optimizer: torch.optim.AdamW
+    optimizers: list[torch.optim.Optimizer]
 
 
 class StepResult(NamedTuple):
@@ -56,18 +54,8 @@ class Seen(NamedTuple):
 
 def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
     """A learner that has taken no step."""
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, config),
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.adam_eps,
-        fused=True,
-    )
-    for parameter in model.parameters():  # as AdamW's first step would, so that step 0 can be saved
-        zeros = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
-        optimizer.state[parameter] = {"step": torch.tensor(0.0, device=parameter.device), **zeros}
     averaged = copy.deepcopy(model) if config.ema_decay else model
-    return Learner(model, averaged, optimizer)
+    return Learner(model, averaged, make_optimizers(model, config))
 
 
 def train_step(
@@ -79,7 +67,7 @@ def train_step(
     Dropout and masking depend on (seed, step, batch, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, where the loss or the gradient is not finite.
     """
-    model, averaged, optimizer = learner
+    model, averaged, optimizers = learner
     num_units = sum(world.gathered(sum(map(objective.num_units, batches))))
     own = Seen(0.0, sum(int(batch.mask.sum()) for batch in batches), {})
     for i, batch in enumerate(batches):
@@ -93,14 +81,15 @@ def train_step(
     loss_sum, num_tokens, sums = reduce(Seen.plus, world.gathered(own))
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf).item()
     if not math.isfinite(loss_sum + norm):
-        optimizer.zero_grad()
+        model.zero_grad()
         raise DivergedError(
             f"step {step + 1} has loss {loss_sum / num_units:g}, gradient norm {norm:g}, at rate {lr:.3g}"
         )
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
-    optimizer.step()
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_scale"]
+        optimizer.step()
+    model.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
     figures = {name: total / count for name, (total, count) in sums.items()}
@@ -126,12 +115,9 @@ def _noise_seed(seed: int, step: int, batch: int, rank: int) -> int:
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
     """Everything beside the weights to predict with that the next step depends on, by name."""
-    state: dict[str, Tensor] = {}
-    for name, parameter in learner.model.named_parameters():
-        if learner.averaged is not learner.model:
-            state[f"weights.{name}"] = parameter
-        for moment in MOMENTS:
-            state[f"{moment}.{name}"] = learner.optimizer.state[parameter][moment]
+    state = moments(learner.optimizers, learner.model)
+    if learner.averaged is not learner.model:
+        state |= {f"weights.{name}": parameter for name, parameter in learner.model.named_parameters()}
     return state
 
 
@@ -143,7 +129,9 @@ def restore(
     learner.averaged.load_state_dict(weights)
     for name, parameter in learner.model.named_parameters():
         parameter.copy_(state.get(f"weights.{name}", weights[name]))
-        moments = learner.optimizer.state[parameter]
-        moments["step"].fill_(step)
-        for moment in MOMENTS:
-            moments[moment].copy_(state[f"{moment}.{name}"])
+    for name, tensor in moments(learner.optimizers, learner.model).items():
+        tensor.copy_(state[name])
+    for optimizer in learner.optimizers:
+        for kept in optimizer.state.values():
+            if "step" in kept:  # AdamW corrects its moments' bias by it; Muon does not count
+                kept["step"].fill_(step)
