@@ -1,5 +1,6 @@
 import doctest
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imdb_transformer import config_file, run
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import tables
@@ -33,6 +36,19 @@ ODD_TEXTS = [
 @pytest.fixture(scope="module")
 def predictor(trained: Path) -> Predictor:
     return Predictor.load(trained)
+
+
+def test_threads_are_those_of_the_process_and_not_of_the_runs_training(trained: Path, tmp_path: Path) -> None:
+    """A teacher of one thread must not slow its student, or change the bits of what it learns."""
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = run.open_run(folder).config
+    options = config.train.model_copy(update={"num_threads": 1})
+    text = config_file.dump(config.model_copy(update={"train": options}))
+    (folder / "config.toml").write_text(text)
+    assert run.open_run(folder).config.train.num_threads == 1
+    before = torch.get_num_threads()
+    Predictor.load(folder)
+    assert torch.get_num_threads() == before > 1
 
 
 def test_a_text_alone_and_in_a_batch_gets_the_same_probability(predictor: Predictor) -> None:

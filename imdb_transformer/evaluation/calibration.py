@@ -32,5 +32,5 @@ def calibrate(opened: run.Run) -> run.Run:
         return opened
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = tokenized.rows_of(opened.config.data, stored, "validation")
-    (logits,) = Predictor.load(opened.folder).logits(rows.texts)
+    (logits,) = Predictor.load(opened.folder, device=opened.config.train.device).logits(rows.texts)
     return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

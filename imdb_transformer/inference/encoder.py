@@ -44,9 +44,9 @@ class EncoderModel:
             )
         if windows and source.config.model.pooling == "first":
             raise RunError(f"{source.folder} reads the first position only; windows would change nothing.")
-        self.hardware = hardware.choose(
-            source.config.train.model_copy(update={"device": device}), gpu=world.gpu
-        )
+        # With the threads that there are: those of the run's training say nothing of this process.
+        here = source.config.train.model_copy(update={"device": device, "num_threads": 0})
+        self.hardware = hardware.choose(here, gpu=world.gpu)
         self.windows, self.world = windows, world
         self.limit = source.config.tokenizer.max_length
         self.multiple = length_multiple(source.config.model)

@@ -28,7 +28,7 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
     """
     if "unsupervised" not in corpus.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
-    predictor = Predictor.load(*teachers)
+    predictor = Predictor.load(*teachers, device=config.train.device)
     texts = tokenized.rows_of(config.data, corpus, "unsupervised").texts
     parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
     return np.concatenate(parts).astype(np.float32)
