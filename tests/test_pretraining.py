@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from imdb_transformer import config_file, metrics, run
 from imdb_transformer.config import Config, PretrainConfig
 from imdb_transformer.data.tokenized import tokenize
-from imdb_transformer.data.tokenizer import MASK_ID
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.model.pretraining import PretrainingModel, _drawn
 from imdb_transformer.training import loop
@@ -169,6 +169,13 @@ def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() ->
         exact = model._named(features, targets)[0].exp().sum(1)
     error = sums.std(0) / len(sums) ** 0.5
     assert ((sums.mean(0) - exact).abs() < 4 * error).all()
+
+
+def test_padding_and_the_mask_are_no_candidates() -> None:
+    """Or the embedding of padding, which stands for dropped words, would not stay zero."""
+    model, _, _ = a_model(num_candidates=10)
+    assert not model.inclusion[[PAD_ID, MASK_ID]].any()
+    assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
 
 
 def test_guesses_follow_the_distribution() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from imdb_transformer.config import ModelConfig, PretrainConfig
-from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.encoder import PADDING_INDEX, Encoder
 from imdb_transformer.model.layers import LayerNorm, Linear
 
 RARE = 1e-3  # expected uses of an id that never occurs: it keeps a chance to be a candidate
@@ -38,7 +38,7 @@ class PretrainingModel(nn.Module):
     inclusion: Tensor  # (V,): probability of each id to be a candidate
 
     def __init__(self, config: ModelConfig, options: PretrainConfig, *, mask_id: int, counts: Tensor) -> None:
-        """`counts` (V,): how often each id occurs; special ids, which never do, are never candidates."""
+        """`counts` (V,): how often each id occurs; padding and the mask are never candidates."""
         super().__init__()
         self.options, self.mask_id = options, mask_id
         self.encoder = Encoder(config, len(counts))
@@ -50,6 +50,7 @@ class PretrainingModel(nn.Module):
         self.detector = nn.Sequential(Linear(config.width, config.width), nn.GELU(), Linear(config.width, 1))
         spread = frequency.sqrt()
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
+        inclusion[[PADDING_INDEX, mask_id]] = 0  # or the embedding of padding would not stay zero
         self.register_buffer("inclusion", inclusion, persistent=False)
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> PretrainingLosses:
