@@ -17,14 +17,16 @@ class Word(NamedTuple):
 def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], list[int]]:
     """The words of a text, and for each id, of whose characters `spans` tells, the index of its word.
 
-    What stands before the first word, such as `[CLS]`, belongs to an empty word in front of them.
+    What stands for no characters, such as `[CLS]`, belongs to an empty word in front of them.
 
     >>> words_of("a dull film", [(0, 1), (2, 4), (4, 6), (7, 11)])[1]
     [0, 1, 1, 2]
+    >>> words_of("a film", [(0, 0), (0, 1), (2, 6)])[1]
+    [0, 1, 2]
     """
     words = [Word(match.group(), match.start()) for match in re.finditer(r"\S+", text)]
     starts = [word.start for word in words]
-    index = [bisect.bisect_right(starts, start) - 1 for start, _ in spans]
+    index = [bisect.bisect_right(starts, start) - 1 if end > start else -1 for start, end in spans]
     if -1 not in index:
         return words, index
     return [Word("", 0), *words], [i + 1 for i in index]
