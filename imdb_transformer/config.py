@@ -147,7 +147,7 @@ class TrainConfig(BaseModel):
     muon_lr_scale: PositiveFloat = 1.0
     """Muon's learning rate as a share of the other parameters'"""
     muon_momentum: Fraction = 0.95
-    """Muon's decay of the sum of gradients"""
+    """Muon's decay of the mean gradient"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: to zero in a line or half a cosine, by the root of the step, or level"""
     warmup_steps: NaturalInt = 0
@@ -187,6 +187,10 @@ class TrainConfig(BaseModel):
     def _one_warmup(self) -> Self:
         if self.warmup_steps and self.warmup_fraction:
             raise ValueError("give warmup_steps or warmup_fraction, not both")
+        if self.patience and self.best_by == "last":
+            raise ValueError(
+                'patience counts validations that were not better: with best_by = "last" each is'
+            )
         return self
 
 
@@ -198,7 +202,7 @@ class PretrainConfig(BaseModel):
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """share of tokens hidden behind `[MASK]`"""
     num_candidates: PositiveInt = 2048
-    """ids that stand in for the whole vocabulary in a batch's softmax, on average"""
+    """ids that stand in for the whole vocabulary in a batch's softmax, about"""
     detection_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
     """weight of replaced-token detection beside masked language modelling; 0 leaves it out"""
 
@@ -216,6 +220,8 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
+        if self.train.patience and not self.data.validation:
+            raise ValueError("train.patience counts validations, and data.validation = false makes none")
         longest = self.tokenizer.max_length
         if self.model.positions == "learned" and self.model.max_positions < longest:
             raise ValueError(

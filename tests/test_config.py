@@ -44,11 +44,13 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("tokenizer.tail_length=512", "below max_length"),
         ("model.pooling=first", "first_token"),
         ("model.head_width=7", "even"),
+        ("train.patience=3 train.best_by=last", 'best_by = "last"'),
+        ("train.patience=3 data.validation=false", "data.validation = false"),
     ],
 )
 def test_wrong_value_is_refused_with_the_key_in_the_message(override: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        config_file.parse({}, [override], origin="x")
+        config_file.parse({}, override.split(" "), origin="x")
 
 
 def test_set_equals_editing_the_file(tmp_path: Path) -> None:

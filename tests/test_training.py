@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from imdb_transformer import checkpoint, hardware, metrics, run
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
-from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
+from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.files import locked
 from imdb_transformer.inference.forward import Batch
@@ -22,7 +22,7 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import initial, loop, saving
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
-from imdb_transformer.training.optimizers import make_optimizers
+from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.preparation import prepare, prepare_again
 from imdb_transformer.training.saving import Counters, judged
@@ -89,11 +89,15 @@ def test_inverse_square_root_is_the_papers_equation() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_biases_and_norms_do_not_decay_and_every_parameter_is_in_one_group(optimizer: str) -> None:
+def test_every_parameter_is_in_one_group_of_its_optimizer_and_biases_and_norms_do_not_decay(
+    optimizer: str,
+) -> None:
     model = Classifier(Config().model, vocab_size=10, num_classes=2)
     config = TrainConfig(weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    groups = [group for made in make_optimizers(model, config) for group in made.param_groups]
+    optimizers = make_optimizers(model, config)
+    assert num_moments(model, config) == sum(map(torch.numel, moments(optimizers, model).values()))
+    groups = [group for made in optimizers for group in made.param_groups]
     for group in groups:
         for parameter in group["params"]:
             name = names[parameter]
@@ -303,6 +307,21 @@ def test_patience_ends_a_run_early(tiny: Tiny, tmp_path: Path) -> None:
     evals = [line for line in metrics.read(ended.folder) if "validation" in line]
     assert ended.info.status == "finished"
     assert len(evals) == 3
+
+
+def test_a_warm_up_longer_than_the_training_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"warmup_steps = 10,000, and the training has \d+ steps"):
+        train(tiny("train.warmup_steps=10_000"), tmp_path / "run")
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    told = imdb_tx("train", "--resume", folder, "--json")
+    assert told.exit_code == 0, told.output
+    assert f"{folder} is finished already" in told.stderr
+    assert json.loads(told.stdout)["num_steps"] > 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_without_a_validation_split_the_last_step_is_best(tiny: Tiny, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
     `path` is the run; or, where `last` is damaged, its checkpoint `previous`.
     """
     from imdb_transformer import hardware, run
+    from imdb_transformer.training import loop
     from imdb_transformer.training.preparation import prepare_again
 
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
@@ -75,6 +76,9 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
         command = run.COMMANDS.get(opened.info.kind)
         hint = f"continue it with: imdb-tx {command} --resume {folder}" if command else "it is finished"
         raise RunError(f"{folder} was made by another command; {hint}.")
+    if opened.info.status == "finished" and not from_previous:
+        _say(f"{folder} is finished already", world)
+        return loop.result_of(opened)
     chosen = hardware.choose(opened.config.train, gpu=world.gpu)
     _say(f"preparing {opened.config.data.source} ...", world)
     task = world.in_turn(lambda: prepare_again(opened, chosen, world))

@@ -10,6 +10,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.batches import batch_plan
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch, length_multiple, make_batch
 
@@ -34,7 +35,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:
-    """The plan of a training; it ends with a validation."""
+    """The plan of a training; it ends with a validation. Raises ConfigError for too long a warm-up."""
     options = config.train
     batches = [
         (epoch, indices)
@@ -48,6 +49,11 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
         )
     ]
     plan = Plan(batches, options.accumulate, frozenset())
+    if options.warmup_steps > plan.num_steps:
+        raise ConfigError(
+            f"train.warmup_steps = {options.warmup_steps:,}, and the training has {plan.num_steps:,} steps: "
+            "its rate would never reach train.lr. train.warmup_fraction is a share of them."
+        )
     num_evals = options.epochs * options.evals_per_epoch
     eval_steps = {max(1, round(plan.num_steps * i / num_evals)) for i in range(1, num_evals + 1)}
     return plan._replace(eval_steps=frozenset(eval_steps))

@@ -94,7 +94,7 @@ class Keeper:
         self.mark("diverged")
         return DivergedError(
             f"Training diverged: {message}. The last good checkpoint is {self.current.checkpoint('last')}. "
-            "Try a lower train.lr, a longer warm-up or a lower train.clip_norm."
+            "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
         )
 
     def interrupted(self, counters: Counters, num_steps: int, number: signal.Signals) -> Interrupted:
