@@ -1,3 +1,4 @@
+import json
 import math
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from imdb_transformer.inference import forward
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
 from imdb_transformer.sealed import write_sealed
-from tests.conftest import write_jsonl
+from tests.conftest import imdb_tx, write_jsonl
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 2, 50)
@@ -85,6 +86,18 @@ def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) 
     write_jsonl(tmp_path / "o.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
     with pytest.raises(DataError, match=r"bad, good.*neg, pos"):
         evaluate_split([trained], "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
+
+
+def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -> None:
+    rows = [{"review": f"a film {i}", "stars": ("neg", "pos")[i % 2]} for i in range(40)]
+    path = tmp_path / "o.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = shutil.copytree(trained, tmp_path / "run")
+    options = ["eval", folder, "--source", path, "--data-dir", tmp_path / "data", "--json"]
+    wrong = imdb_tx(*options)
+    assert isinstance(wrong.exception, DataError)
+    named = imdb_tx(*options, "--text-column", "review", "--label-column", "stars")
+    assert json.loads(named.stdout)["num_examples"] == 4  # a single file has no test split: a tenth
 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])

@@ -27,6 +27,8 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
     data_dir: Annotated[str | None, typer.Option(help="Folder of stored corpora, if not the run's.")] = None,
     source: Annotated[str | None, typer.Option(help="Another source of reviews than the run's.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Of --source: its column with the review.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Of --source: its column with the label.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a trained model on a split, and write the figures into the run."""
@@ -38,7 +40,10 @@ def evaluate(
     with joined() as world:
         if world.is_first:
             print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
-        found = answers(paths, split, data_dir=data_dir, source=source, world=world)
+        found = answers(
+            paths, split, world=world, data_dir=data_dir, source=source, text_column=text_column,
+            label_column=label_column,
+        )  # fmt: skip
     if not world.is_first:
         return
     written = record(paths, found, named=source is not None)

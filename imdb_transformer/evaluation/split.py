@@ -38,15 +38,14 @@ class Answers(NamedTuple):
         return self.log_probabilities.argmax(1) == self.labels
 
 
-def evaluate_split(
-    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None
-) -> tuple[Evaluation, Path]:
+def evaluate_split(paths: Sequence[Path], split: str, **given: str | None) -> tuple[Evaluation, Path]:
     """Figures of runs or checkpoints, together, on a split; and the JSON file that they were written to.
 
-    Several answer with the mean of their probabilities; the file lies in the first one's run.
+    `given`: see `answers`. Several answer with the mean of their probabilities; the file lies in the first
+    one's run.
     """
-    found = answers(paths, split, data_dir=data_dir, source=source)
-    return found.evaluation, record(paths, found, named=source is not None)
+    found = answers(paths, split, world=ALONE, **given)
+    return found.evaluation, record(paths, found, named=given.get("source") is not None)
 
 
 def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
@@ -66,25 +65,23 @@ def figures_file(folder: Path, name: str) -> Path:
     return folder / "evaluation" / f"{name}.json"
 
 
-def answers(
-    paths: Sequence[Path], split: str, *, data_dir: str | None = None, source: str | None = None,
-    world: World = ALONE,
-) -> Answers:  # fmt: skip
+def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given: str | None) -> Answers:
     """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError.
 
+    `given` (data_dir, source, text_column, label_column): in the place of the first run's own, unless None.
     The processes of `world` share the work; each gets all of it.
     """
     if split not in SPLITS:
         raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
     located = [run.locate(path) for path in paths]
     opened = located[0][0]
-    given = {"data_dir": data_dir, "source": source}
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
+    is_named = given.get("source") is not None
     predictor = Predictor.load(*paths, world=world)
-    known = "" if source else opened.info.corpus_hash
+    known = "" if is_named else opened.info.corpus_hash
     stored, _ = world.in_turn(lambda: corpus.ensure(config, needs=[split], known=known))
     for other, _ in located:
-        _check_corpus(other, stored, config, named=source is not None)
+        _check_corpus(other, stored, config, named=is_named)
     rows = tokenized.rows_of(config, stored, split)
     labels = np.array(rows.labels)
     logits = predictor.logits(rows.texts)
