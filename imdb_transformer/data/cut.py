@@ -19,7 +19,7 @@ def text_hash(text: str) -> str:
 
 
 def cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
-    """The splits to store, each in the order of its text hashes, with held-out texts left out elsewhere."""
+    """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts."""
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1:
         splits["train"], splits["test"] = _take_share(splits["train"], config.test_fraction)

@@ -38,7 +38,7 @@ class Estimate(BaseModel):
     memory_bytes: int
     """weights, gradients, moments, n-grams and the largest batch's activations"""
     seconds: float
-    """steps and validations"""
+    """forward and backward passes, and validations; an optimiser's own share is small"""
 
 
 def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_tokens: int) -> Estimate:
