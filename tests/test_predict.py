@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from imdb_transformer import config_file, run
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.files import sha256_of
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predict import Prediction, Predictor
+from imdb_transformer.sealed import write_sealed
 from tests.conftest import imdb_tx
 
 ODD_TEXTS = [
@@ -41,10 +43,11 @@ def predictor(trained: Path) -> Predictor:
 def test_threads_are_those_of_the_process_and_not_of_the_runs_training(trained: Path, tmp_path: Path) -> None:
     """A teacher of one thread must not slow its student, or change the bits of what it learns."""
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
-    config = run.open_run(folder).config
-    options = config.train.model_copy(update={"num_threads": 1})
-    text = config_file.dump(config.model_copy(update={"train": options}))
-    (folder / "config.toml").write_text(text)
+    opened = run.open_run(folder)
+    options = opened.config.train.model_copy(update={"num_threads": 1})
+    path = folder / run.CONFIG
+    path.write_text(config_file.dump(opened.config.model_copy(update={"train": options})))
+    write_sealed(folder / run.INFO, opened.info.model_copy(update={"config_hash": sha256_of(path)}))
     assert run.open_run(folder).config.train.num_threads == 1
     before = torch.get_num_threads()
     Predictor.load(folder)
