@@ -187,6 +187,10 @@ class TrainConfig(BaseModel):
     def _one_warmup(self) -> Self:
         if self.warmup_steps and self.warmup_fraction:
             raise ValueError("give warmup_steps or warmup_fraction, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _patience_counts(self) -> Self:
         if self.patience and self.best_by == "last":
             raise ValueError(
                 'patience counts validations that were not better: with best_by = "last" each is'

@@ -1,6 +1,5 @@
 """What updates the parameters: AdamW, and Muon for the encoder's matrices where the config asks for it."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -44,17 +43,16 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
 
 
 def parameter_groups(
-    model: nn.Module, config: TrainConfig, names: Iterable[str], *, lr_scale: float = 1.0
+    model: nn.Module, config: TrainConfig, names: set[str], *, lr_scale: float = 1.0
 ) -> list[dict[str, Any]]:
     """Each of the named parameters in one group: matrices decay; biases and layer norms, vectors, do not.
 
     `lr_scale` is what the group's rate is multiplied by: that of the call, and `layer_decay` once for each
     layer below the head (ULMFiT: Howard and Ruder 2018, 3.2; ELECTRA: Clark et al. 2020, appendix A.2).
     """
-    wanted = set(names)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if name in wanted:
+        if name in names:
             scale = lr_scale * config.layer_decay ** _layers_above(name, len(model.encoder.blocks))  # type: ignore[union-attr,arg-type]
             decay = config.weight_decay if parameter.ndim >= 2 else 0.0
             groups.setdefault((scale, decay), []).append(parameter)
