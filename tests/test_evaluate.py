@@ -96,6 +96,8 @@ def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -
     options = ["eval", folder, "--source", path, "--data-dir", tmp_path / "data", "--json"]
     wrong = imdb_tx(*options)
     assert isinstance(wrong.exception, DataError)
+    alone = imdb_tx("eval", folder, "--text-column", "review")
+    assert isinstance(alone.exception, ConfigError)
     named = imdb_tx(*options, "--text-column", "review", "--label-column", "stars")
     assert json.loads(named.stdout)["num_examples"] == 4  # a single file has no test split: a tenth
 

@@ -32,6 +32,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a trained model on a split, and write the figures into the run."""
+    if (text_column or label_column) and source is None:
+        raise ConfigError("--text-column and --label-column are those of a --source, and none is named.")
     from imdb_transformer.distributed import joined
     from imdb_transformer.evaluation.beside import linear_baselines
     from imdb_transformer.evaluation.report import write_report
