@@ -12,7 +12,7 @@ import pytest
 
 from imdb_transformer.errors import ConfigError
 from tests.conftest import imdb_tx
-from tests.test_sources import make_archive
+from tests.test_archive import make_archive
 
 COMMANDS = ("download", "tokenize", "train", "eval", "predict")
 

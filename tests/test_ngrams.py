@@ -15,7 +15,7 @@ from imdb_transformer.model.ngrams import NONE, Ngrams, hashed
 from imdb_transformer.training import initial
 from imdb_transformer.training.plan import gather
 from imdb_transformer.training.preparation import prepare
-from tests.test_training import CPU, train
+from tests.in_process import CPU, train
 
 Tiny = Callable[..., Config]
 BUCKETS = 2**16

@@ -16,7 +16,7 @@ from imdb_transformer.model.pretraining import PretrainingModel, _drawn
 from imdb_transformer.training import loop
 from imdb_transformer.training.preparation import prepare
 from tests.conftest import imdb_tx
-from tests.test_training import CPU, train, weights
+from tests.in_process import CPU, train, weights
 
 Tiny = Callable[..., Config]
 BOTH = "pretrain.detection_weight=5.0"

@@ -20,7 +20,7 @@ from imdb_transformer.inference.predict import Predictor
 from imdb_transformer.training.distillation import with_soft_labels
 from imdb_transformer.training.preparation import prepare
 from tests.conftest import imdb_tx, write_jsonl
-from tests.test_training import CPU, train, weights
+from tests.in_process import CPU, train, weights
 
 Tiny = Callable[..., Config]
 

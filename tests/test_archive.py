@@ -1,0 +1,142 @@
+import functools
+import gzip
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer.data import archive
+from imdb_transformer.data.reviews import Reviews
+from imdb_transformer.errors import DataError
+from tests.test_sources import read
+
+FILES = {
+    "aclImdb/train/pos/0_9.txt": "Lovely.",
+    "aclImdb/train/pos/1_8.txt": "A fine film.<br /><br />Go.",
+    "aclImdb/train/neg/0_1.txt": "Dull.",
+    "aclImdb/train/unsup/0_0.txt": "It has a dog.",
+    "aclImdb/test/pos/0_10.txt": "Great.",
+    "aclImdb/test/neg/0_2.txt": "Awful ☹.",
+    "aclImdb/train/urls_pos.txt": "not a review",
+}
+
+
+def make_archive(path: Path, *extra: tarfile.TarInfo, files: dict[str, str] = FILES) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            content = text.encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for info in extra:
+            archive.addfile(info, io.BytesIO(b"\0" * info.size) if info.isfile() else None)
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, target
+    return info
+
+
+def as_sets(reviews: Reviews) -> dict[str, set[tuple[str, int]]]:
+    return {name: set(zip(*rows, strict=True)) for name, rows in reviews.splits.items()}
+
+
+def write_tree(folder: Path) -> Path:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_archive_and_extracted_folder_give_the_same_reviews(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree")
+    archive = read(make_archive(tmp_path / "tiny.tar.gz"))
+    assert as_sets(archive) == as_sets(read(tree)) == as_sets(read(tree / "aclImdb"))
+    assert archive.classes == ("neg", "pos")
+    assert as_sets(archive)["train"] == {("Lovely.", 1), ("A fine film.<br /><br />Go.", 1), ("Dull.", 0)}
+    assert as_sets(archive)["unsupervised"] == {("It has a dog.", -1)}
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (member("aclImdb/train/pos/../../../../evil.txt"), "outside"),
+        (member("/etc/train/pos/evil.txt"), "outside"),
+        (member("aclImdb/train/pos/2_9.txt", tarfile.SYMTYPE, target="/etc/passwd"), "link"),
+        (member("aclImdb/train/pos/2_9.txt", tarfile.LNKTYPE, target="../../etc/passwd"), "link"),
+        (member("aclImdb/train/pos/2_9.txt", size=5 << 20), "too many"),
+    ],
+)
+def test_archive_members_that_attack_are_refused_and_nothing_is_written(
+    tmp_path: Path, extra: tarfile.TarInfo, said: str
+) -> None:
+    archive = make_archive(tmp_path / "evil.tar.gz", extra)
+    with pytest.raises(DataError, match=said):
+        read(archive)
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.tar.gz"]
+
+
+def test_archive_whose_header_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 3 << 30
+    path = tmp_path / "bomb.tar.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT) + b"a" * 10_000)
+    with pytest.raises(DataError, match="header"):
+        read(path)
+
+
+def test_archive_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 40)
+    with pytest.raises(DataError, match="unpacks to more than 40 bytes"):
+        read(make_archive(tmp_path / "tiny.tar.gz"))
+
+
+def test_archive_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = make_archive(tmp_path / "whole.tar.gz").read_bytes()
+    path = tmp_path / "cut.tar.gz"
+    for size in [*range(0, len(whole), 37), len(whole) - 4, len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"cut\.tar\.gz"):
+            read(path)
+
+
+def test_archive_with_a_review_that_is_not_utf8_names_it(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path)
+    (tree / "aclImdb/train/neg/7_1.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"train/neg/7_1\.txt is not UTF-8"):
+        read(tree)
+
+
+@pytest.mark.parametrize("url", ["http://[bad/x", "http://host:abc/a.tar.gz", "http://127.0.0.1:9/a.tar.gz"])
+def test_a_url_that_gives_nothing_is_refused_by_name(url: str) -> None:
+    with pytest.raises(DataError, match="cannot be fetched"):
+        read(url)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The address of a server on this machine that gives the files of `tmp_path`."""
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> None:
+    path = make_archive(tmp_path / "tiny.tar.gz")
+    assert read(f"{served}/tiny.tar.gz") == read(path)
+    with pytest.raises(DataError, match="File not found"):
+        read(f"{served}/none.tar.gz")

@@ -1,0 +1,167 @@
+import itertools
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer import checkpoint, hardware, metrics, run
+from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.files import locked
+from imdb_transformer.training import loop, saving
+from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
+from imdb_transformer.training.preparation import prepare, prepare_again
+from imdb_transformer.training.saving import Counters
+from imdb_transformer.training.step import Learner
+from tests.conftest import imdb_tx
+from tests.in_process import Tiny, train, weights
+
+RESUMED = ["model.word_dropout=0.2", "model.dropout=0.3", "train.ema_decay=0.9", "train.accumulate=2"]
+
+
+@pytest.mark.parametrize("settings", [
+    ("train.precision=fp32", "model.dropout_mask=channel"),
+    ("train.precision=fp32", "model.dropout_mask=element"),
+    ("train.precision=bf16", "model.dropout_mask=channel"),
+    ("train.precision=bf16", "model.dropout_mask=element"),
+    ("train.precision=fp32", "train.optimizer=muon"),
+    ("train.precision=bf16", "train.optimizer=muon"),
+], ids="-".join)  # fmt: skip
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
+    tiny: Tiny, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    config = tiny(*RESUMED, *settings)
+    whole = train(config, tmp_path / "whole")
+    for stop_after in (1, 5, 8):  # mid-epoch, twice between validations
+        with pytest.raises(Interrupted, match="--resume"):
+            train(config, tmp_path / "parts", stop_after)
+        assert run.open_run(tmp_path / "parts").info.status == "interrupted"
+    parts = train(config, tmp_path / "parts")
+    assert weights(whole.folder) == weights(parts.folder)
+    assert metrics.read(whole.folder) == metrics.read(parts.folder)
+    assert loop.result_of(whole).validation == loop.result_of(parts).validation
+
+
+def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where training then takes another course, as it does by another number of processes."""
+    config = tiny("train.best_by='loss'")
+    whole = train(config, tmp_path / "whole")
+
+    save_last, calls = saving.save_last, itertools.count()
+
+    def killed(current: run.Run, learner: Learner, counters: Counters) -> None:
+        if next(calls):
+            raise KeyboardInterrupt
+        save_last(current, learner, counters)
+
+    chosen = hardware.choose(config.train)
+    made = prepare(config, "encoder", chosen)
+    killed_run = loop.start(tmp_path / "run", made, chosen)
+    monkeypatch.setattr(saving, "save_last", killed)
+    with pytest.raises(KeyboardInterrupt):
+        list(loop.train(killed_run, made.task, chosen, StopRequest()))
+    monkeypatch.undo()
+    ahead = checkpoint.read_meta(killed_run.checkpoint("best"), tokenizer_hash=killed_run.info.tokenizer_hash)
+    assert ahead.step > loop.result_of(killed_run).num_steps > 0
+    shutil.copytree(killed_run.folder, tmp_path / "other")
+
+    assert weights(train(config, killed_run.folder).folder) == weights(whole.folder)
+
+    other = run.open_run(tmp_path / "other")
+    task = prepare_again(other, chosen)._replace(validate=lambda _: Score(accuracy=0.0, loss=9.0))
+    list(loop.train(other, task, chosen, StopRequest()))
+    told = loop.result_of(other)
+    best = checkpoint.read_meta(other.checkpoint("best"), tokenizer_hash=other.info.tokenizer_hash)
+    assert told.best_step == best.step
+    assert told.validation == saving.counters_of(best).best
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    told = imdb_tx("train", "--resume", folder, "--json")
+    assert told.exit_code == 0, told.output
+    assert f"{folder} is finished already" in told.stderr
+    assert json.loads(told.stdout)["num_steps"] > 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    import signal
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+@pytest.mark.usefixtures("restored_signals")
+def test_first_signal_asks_and_the_second_acts() -> None:
+    import signal
+
+    with stop_request() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def damage(folder: Path, name: str) -> None:
+    path = folder / "checkpoints" / name / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(whole.config, tmp_path / "run", stop_after=7)
+    previous = tmp_path / "run" / "checkpoints" / "previous"
+    damage(tmp_path / "run", "last")
+    with pytest.raises(RunError, match=r"last/training.safetensors is damaged.*of step 5, is whole"):
+        train(whole.config, tmp_path / "run")
+    assert previous.exists()
+    resumed = imdb_tx("train", "--resume", previous)
+    assert resumed.exit_code == 0, resumed.output
+    assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
+
+
+def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    for name in ("last", "previous"):
+        damage(tmp_path / "run", name)
+    with pytest.raises(RunError) as refused:
+        train(tiny(), tmp_path / "run")
+    assert "whole" not in str(refused.value)
+
+
+def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.rmtree(checkpoints / "previous")
+    (checkpoints / "last").rename(checkpoints / "previous")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (checkpoints / f".last.{platform.node()}.{gone.pid}.tmp").mkdir()
+    (tmp_path / "run" / f".run.json.{platform.node()}.{gone.pid}.tmp").write_text("{")
+    assert weights(train(tiny(), tmp_path / "run").folder) == weights(whole.folder)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last", "previous"]
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_two_processes_do_not_train_in_one_run(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=3)
+    with locked(tmp_path / "run"):
+        refused = imdb_tx("train", "--resume", tmp_path / "run")
+    assert isinstance(refused.exception, RunError)
+    assert "Another process" in str(refused.exception)
+    assert imdb_tx("train", "--resume", tmp_path / "run").exit_code == 0

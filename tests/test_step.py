@@ -1,0 +1,113 @@
+import pytest
+import torch
+
+from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.training.classification import make_model
+from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.schedule import learning_rate
+from imdb_transformer.training.step import make_learner, train_step
+from imdb_transformer.training.task import classification
+from tests.in_process import CPU, Tiny, prepared
+
+
+def test_rate_at_the_start_at_the_end_of_warm_up_and_at_the_end() -> None:
+    for schedule, last in (("linear", 0.0), ("cosine", 0.0), ("constant", 1.0)):
+        config = TrainConfig(lr=1.0, schedule=schedule, warmup_steps=10)  # type: ignore[arg-type]
+        rates = [learning_rate(config, step, 110) for step in range(111)]
+        assert rates[0] == pytest.approx(0.1)
+        assert rates[10] == max(rates) == 1.0
+        assert rates[110] == pytest.approx(last)
+    assert learning_rate(TrainConfig(lr=1.0, warmup_fraction=0.5), 4, 20) == pytest.approx(0.5)
+
+
+def test_inverse_square_root_is_the_papers_equation() -> None:
+    width, warmup = 512, 4000
+    peak = width**-0.5 * warmup**-0.5
+    config = TrainConfig(lr=peak, schedule="inverse_sqrt", warmup_steps=warmup)
+    for number in (1, 100, 3999, 4000, 4001, 100_000):  # the paper counts steps from 1
+        expected = width**-0.5 * min(number**-0.5, number * warmup**-1.5)
+        assert learning_rate(config, number - 1, 10**6) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_every_parameter_is_in_one_group_of_its_optimizer_and_biases_and_norms_do_not_decay(
+    optimizer: str,
+) -> None:
+    model = Classifier(Config().model, vocab_size=10, num_classes=2)
+    config = TrainConfig(weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    optimizers = make_optimizers(model, config)
+    assert num_moments(model, config) == sum(map(torch.numel, moments(optimizers, model).values()))
+    groups = [group for made in optimizers for group in made.param_groups]
+    for group in groups:
+        for parameter in group["params"]:
+            name = names[parameter]
+            assert group["weight_decay"] == (0.0 if "bias" in name or "norm" in name else 0.1), name
+            muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
+            assert group["lr_scale"] == (0.5 if muons else 1.0), name
+    assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group["params"])
+
+
+def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torch.Tensor]]:
+    """A model before and after one step on all its training reviews."""
+    splits = prepared(config).splits
+    options = config.train.model_copy(update=changes)
+    model = make_model(config, vocab_size=400, num_classes=2).train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    batches = [
+        gather(config, splits["train"], indices, CPU)
+        for _, indices in make_plan(config, splits["train"]).of_step(0)
+    ]
+    train_step(make_learner(model, options), batches, classification(), options, CPU, step=0, lr=options.lr)
+    return model, before
+
+
+def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
+    model, before = a_step(tiny("train.batch_tokens=100000"))
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(tiny: Tiny) -> None:
+    """In every direction about as far: AdamW's first step is far along a few of them only."""
+    config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0")
+    moved = {}
+    for optimizer in ("adamw", "muon"):
+        model, before = a_step(config, optimizer=optimizer)
+        moved[optimizer] = {
+            name: (parameter - before[name]).detach()
+            for name, parameter in model.named_parameters()
+            if parameter.ndim == 2 and "blocks" in name
+        }
+    assert len(moved["muon"]) == 4 * config.model.num_layers
+    for name, step in moved["muon"].items():
+        flat, steep = (torch.linalg.svdvals(matrix) for matrix in (step, moved["adamw"][name]))
+        # Newton and Schulz's iteration is rough, and leaves the smallest behind.
+        assert flat.median() > 0.5 * flat.max(), name
+        assert steep.median() < 0.5 * steep.max(), name
+        size = step.norm() / moved["adamw"][name].norm()
+        assert 0.1 < size < 0.5, name  # 0.2 of a step by sign is what AdamW's usually are (Liu et al. 2025)
+
+
+def test_accumulated_batches_step_as_one_large_batch(tiny: Tiny) -> None:
+    plain = ["model.dropout=0.0", "model.attention='full'", "train.clip_norm=0.0"]
+    many, _ = a_step(tiny("train.batch_tokens=2000", "train.accumulate=1000", *plain))
+    one, _ = a_step(tiny("train.batch_tokens=1000000", *plain))
+    for (name, a), b in zip(many.named_parameters(), one.parameters(), strict=True):
+        # Adam's first step is the sign of the gradient: where that is noise, so is the step.
+        assert torch.isclose(a, b, atol=1e-4).float().mean() > 0.99, name
+
+
+def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
+    config = tiny("model.dropout=0.0")
+    split = prepared(config).splits["train"]
+    batch = gather(config, split, torch.arange(8).numpy(), CPU)
+    model = make_model(config, vocab_size=400, num_classes=2).train()
+    learner = make_learner(model, config.train)
+    results = [
+        train_step(learner, [batch], classification(), config.train, CPU, step=i, lr=1e-2) for i in range(60)
+    ]
+    assert results[-1].figures["accuracy"] == 1.0
+    assert results[-1].loss < 0.05
