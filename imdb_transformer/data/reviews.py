@@ -9,6 +9,8 @@ from imdb_transformer.errors import DataError
 SPLITS = ("train", "validation", "test", "unsupervised")
 SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
 UNLABELLED = -1
+BREAK_TAG = r"<br\s*/?>"
+"""What stands between the lines of IMDB's reviews, in any case of letters: a space to every model"""
 
 # By split: texts, and the name of each one's class.
 NamedColumns = dict[str, tuple[list[str], list[str | None]]]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.files import write_whole
 
@@ -126,7 +127,7 @@ def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Break tags become spaces, case is folded, words and punctuation are split, then bytes or characters."""
     by_byte = config.kind == "byte"
     engine = tokenizers.Tokenizer(models.BPE(unk_token=None if by_byte else SPECIAL_PIECES[UNK_ID]))
-    breaks = normalizers.Replace(Regex(r"(?i)<br\s*/?>"), " ")
+    breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
     engine.normalizer = normalizers.Sequence(
         [breaks, normalizers.Lowercase()] if config.lowercase else [breaks]
     )

@@ -5,9 +5,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from imdb_transformer.data.reviews import BREAK_TAG
+
+BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)
+
 
 class Word(NamedTuple):
-    """A run of characters between spaces."""
+    """A run of characters between spaces or break tags."""
 
     text: str
     start: int
@@ -23,8 +27,11 @@ def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], l
     [0, 1, 1, 2]
     >>> words_of("a film", [(0, 0), (0, 1), (2, 6)])[1]
     [0, 1, 2]
+    >>> [word.text for word in words_of("a film.<br /><br />The end", [])[0]]
+    ['a', 'film.', 'The', 'end']
     """
-    words = [Word(match.group(), match.start()) for match in re.finditer(r"\S+", text)]
+    found = BREAK_OR_WORD.finditer(text)
+    words = [Word(match["word"], match.start()) for match in found if match["word"]]
     starts = [word.start for word in words]
     index = [bisect.bisect_right(starts, start) - 1 if end > start else -1 for start, end in spans]
     if -1 not in index:
