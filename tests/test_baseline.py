@@ -10,7 +10,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.tokenized import rows_of
 from imdb_transformer.errors import RunError
-from imdb_transformer.evaluation.baseline import fit, log_count_ratio, make_baseline
+from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
 from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference.linear import WORDS, Kind, vectorizer, weighted
 from imdb_transformer.inference.predict import Predictor
@@ -69,10 +69,28 @@ def test_log_count_ratio_is_the_papers() -> None:
     np.testing.assert_allclose(ratio, np.log(inside / outside), rtol=1e-6)
 
 
-def test_three_classes_are_told_apart() -> None:
-    texts = ["red apple", "red rose", "blue sea", "blue sky", "green leaf", "green grass"] * 3
-    model = fit("nb", texts, np.array([0, 0, 1, 1, 2, 2] * 3), num_classes=3)
+COLOURS = ["red red apple", "red rose", "blue sea", "blue blue sky", "green leaf", "green grass grass"] * 3
+LABELS = np.array([0, 0, 1, 1, 2, 2] * 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_classes_are_told_apart(kind: Kind) -> None:
+    model = fit(kind, COLOURS, LABELS, num_classes=3)
     assert model.logits(["a red thing", "a blue one", "green !"]).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_each_class_learns_from_the_features_that_predictions_have() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    model = fit("tfidf", COLOURS, LABELS, num_classes=3)
+    theirs = TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORDS, min_df=2, sublinear_tf=True)
+    features = theirs.fit_transform(COLOURS)
+    strength = STRENGTH["tfidf"]
+    solver = LogisticRegression(C=strength, solver="liblinear", dual=True, tol=1e-6, max_iter=100_000)
+    expected = np.stack([solver.fit(features, label == LABELS).decision_function(features)
+                         for label in range(3)], axis=1)  # fmt: skip
+    np.testing.assert_allclose(model.logits(COLOURS), expected, atol=0.05)
 
 
 def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes:
     if kind == "tfidf":
         document_frequency = np.bincount(counts.indices, minlength=len(ngrams))
         scale = np.log((1 + len(texts)) / (1 + document_frequency)) + 1
-        parts = [_regression(weighted(kind, counts, scale), target, kind) for target in targets]
+        features = weighted(kind, counts, scale)
+        parts = [_regression(features, target, kind) for target in targets]
         return _model(kind, ngrams, scale, [coefficient for coefficient, _ in parts], parts)
     parts = [naive_bayes_weights(counts, target) for target in targets]
     return _model(kind, ngrams, np.ones(len(ngrams)), [weights for weights, _ in parts], parts)

@@ -6,6 +6,8 @@ Shapes: N texts, F n-grams, C classes, or 1 for the second of two.
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from imdb_transformer import checkpoint, run
+from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import RunError
 from imdb_transformer.files import write_whole
 
@@ -54,7 +57,8 @@ class Ngrams(NamedTuple):
         write_whole(folder / FILE_NAME, "\n".join(self.names).encode())
 
 
-class LinearModel(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LinearModel:
     """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each."""
 
     kind: Kind
@@ -89,12 +93,13 @@ class LinearModel(NamedTuple):
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
-        counts = vectorizer(self.kind, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
-        scores = np.asarray(
-            weighted(self.kind, counts.transform(texts), self.scale) @ self.weights.T + self.intercept,
-            dtype=np.float32,
-        )
+        features = weighted(self.kind, self._counter.transform(texts), self.scale)
+        scores = np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
+
+    @cached_property
+    def _counter(self) -> Any:
+        return vectorizer(self.kind, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
 
     def num_windows(self, texts: Sequence[str]) -> list[int]:
         """In how many parts each text is read: a linear model reads all of it at once."""
@@ -117,9 +122,10 @@ def weighted(kind: Kind, counts: Any, scale: NDArray[np.float32]) -> Any:
         return counts
     from sklearn.preprocessing import normalize
 
-    counts.data = 1 + np.log(counts.data)
-    return normalize(counts.multiply(scale).tocsr())
+    sublinear = counts.copy()
+    sublinear.data = 1 + np.log(counts.data)
+    return normalize(sublinear.multiply(scale).tocsr())
 
 
 def _cleaned(text: str) -> str:
-    return re.sub(r"<br\s*/?>", " ", text.lower())
+    return re.sub(BREAK_TAG, " ", text.lower())
