@@ -1,22 +1,17 @@
 """Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written, and locks."""
 
 import errno
+import fcntl
 import glob
 import hashlib
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from imdb_transformer.errors import RunError
-
-if sys.platform == "win32":
-    fcntl = None
-else:
-    import fcntl
 
 
 def sha256_of(path: Path) -> str:
@@ -76,8 +71,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     """Gives an empty folder to fill; it takes the name `path`, and the place of what was there, on success.
 
-    What was there takes the name `former`, in the place of what was there; without such a name it goes. A
-    crash between the renames leaves it there: `recover_folder` puts it back.
+    The folder that was there is renamed to `former`, and replaces any folder of that name; without `former`
+    it is deleted. A crash between the two renames leaves it under its new name: `recover_folder` puts it
+    back.
     """
     with _temporary_folder(path) as temporary:
         yield temporary
@@ -132,14 +128,13 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises RunError where another is at it. Does nothing where the file system has no such locks.
     """
-    descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if fcntl and descriptor is not None and not _lock(descriptor):
+        if not _lock(descriptor):
             raise RunError(f"Another process is at work in {folder}.")
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:
