@@ -19,6 +19,8 @@ from imdb_transformer.inference.predict import Predictor
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
+CLEAN = "not in training"
+"""The slice of test without the reviews that stand in train or validation as well"""
 
 
 class Answers(NamedTuple):
@@ -52,9 +54,10 @@ def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
     """Writes figures into the run of the first path; `named`: of another corpus than the run's."""
     (opened, folder), *others = map(run.locate, paths)
     names = [f"{folder.name}-{found.evaluation.split}", *([found.corpus.folder.name] if named else [])]
-    written = figures_file(
-        opened.folder, "-with-".join(["-".join(names), *(other.folder.name for other, _ in others)])
-    )
+    together = [
+        other.folder.name if at.name == "best" else f"{other.folder.name}-{at.name}" for other, at in others
+    ]
+    written = figures_file(opened.folder, "-with-".join(["-".join(names), *together]))
     written.parent.mkdir(exist_ok=True)
     write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
     return written
@@ -77,6 +80,9 @@ def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given:
     opened = located[0][0]
     config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
     is_named = given.get("source") is not None
+    for other, _ in located:
+        if split == "validation" and not is_named and not other.config.data.validation:
+            raise ConfigError(f"{other.folder} was trained on the validation split too; choose another.")
     predictor = Predictor.load(*paths, world=world)
     known = "" if is_named else opened.info.corpus_hash
     stored, _ = world.in_turn(lambda: corpus.ensure(config, needs=[split], known=known))
@@ -92,16 +98,14 @@ def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given:
     raw = predictor.uncalibrated().log_probabilities(logits)
     found = evaluate(
         calibrated, labels, raw_logits=raw,
-        slices=_slices(rows.texts, split, predictor, stored),
+        slices=_slices(rows.texts, predictor) | ({} if is_named else _clean(rows.texts, split, stored)),
         split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
     )  # fmt: skip
     return Answers(found, rows.texts, labels, calibrated, raw, predictor, stored)
 
 
-def _slices(
-    texts: list[str], split: str, predictor: Predictor, stored: corpus.Corpus
-) -> dict[str, NDArray[np.bool_]]:
-    """Which reviews are of which length, were cut, or stand in training too."""
+def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews are of which length, and which were cut."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:
@@ -115,19 +119,24 @@ def _slices(
         limit = encoders[0].limit
         cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode_whole(texts)])
         slices |= {"cut": cut, "not cut": ~cut}
-    if split == "test":
-        learnt = {t for name in ("train", "validation") if name in stored.manifest.splits
-                  for t in corpus.read_split(stored, name).texts}  # fmt: skip
-        slices["not in training"] = np.array([text not in learnt for text in texts])
     return slices
+
+
+def _clean(texts: list[str], split: str, stored: corpus.Corpus) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews of test do not stand in train or validation as well."""
+    if split != "test":
+        return {}
+    learnt = {text for name in ("train", "validation") if name in stored.manifest.splits
+              for text in corpus.read_split(stored, name).texts}  # fmt: skip
+    return {CLEAN: np.array([text not in learnt for text in texts])}
 
 
 def _check_corpus(opened: run.Run, stored: corpus.Corpus, config: DataConfig, *, named: bool) -> None:
     """Raises DataError where a run's own test split is not this corpus's, or its classes are others."""
     if not named and stored.content_hash != opened.info.corpus_hash:
         raise DataError(
-            f"The reviews of {config.source} are not those that {opened.folder} was trained beside: its test "
-            "split may hold reviews of training. Name them with --source if that is meant."
+            f"{config.source} differs from the reviews that {opened.folder} was trained on: its test split "
+            "may hold some of them. To measure on it all the same, name it with --source."
         )
     if stored.manifest.classes != opened.info.classes:
         raise DataError(
