@@ -15,7 +15,7 @@ from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunErro
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
 from imdb_transformer.evaluation.evaluate import expected_calibration_error
-from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.evaluation.split import CLEAN, evaluate_split
 from imdb_transformer.inference.predict import Predictor
 from imdb_transformer.training.distillation import with_soft_labels
 from imdb_transformer.training.preparation import prepare
@@ -23,6 +23,7 @@ from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import CPU, train, weights
 
 Tiny = Callable[..., Config]
+ROOT = Path(__file__).parent.parent
 
 
 def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
@@ -32,12 +33,19 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     data = ("--config", config_path, "--set", f"data.source={own}")
     arguments = ("train", *data, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
     printed = imdb_tx(*arguments).stdout
-    assert "| 2 seeds |" in printed
+    header, rule, row = (line.strip("| ").split(" | ") for line in printed.splitlines()[:3])
+    assert f"| recipe | {' | '.join(header)} |" in (ROOT / "README.md").read_text()
+    assert len(header) == len(rule) == len(row)
+    assert row[0] == "2 seeds"
     summary = json.loads(imdb_tx(*arguments, "--json").stdout)  # the runs are there: nothing is trained again
     assert summary["runs"] == [str(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
     each = summary["test_accuracy"]["each"]
     assert summary["test_accuracy"]["mean"] == pytest.approx(np.mean(each))
     assert summary["test_accuracy"]["sd"] == pytest.approx(np.std(each, ddof=1))
+    found = [evaluate_split([tmp_path / f"r-seed-{seed}"], "test")[0] for seed in (0, 1)]
+    assert summary["raw_ece"]["mean"] == pytest.approx(np.mean([one.raw.ece for one in found]))
+    assert summary["calibrated_ece"]["each"] == [one.calibrated.ece for one in found]
+    assert summary["clean_test_accuracy"]["each"] == [one.slices[CLEAN].accuracy for one in found]
     files = [weights(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
     assert files[0] != files[1]
     other = imdb_tx(*arguments, "--set", "train.lr=0.5")
@@ -48,6 +56,20 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     with (own / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
     assert "other reviews" in str(imdb_tx(*arguments).exception)
+
+
+def test_teachers_are_asked_once_for_all_seeds(config_path: Path, tmp_path: Path) -> None:
+    imdb_tx("baseline", "--config", config_path, "--run-dir", tmp_path / "nb")
+    arguments = ("train", "--config", config_path, "--teacher", tmp_path / "nb", "--run-dir", tmp_path / "r")
+    assert imdb_tx(*arguments, "--seeds", 2).exit_code == 0
+    second = tmp_path / "r-seed-1"
+    expected = weights(second)
+    shutil.rmtree(second)
+    (model,) = (tmp_path / "nb").rglob("*.safetensors")
+    model.write_bytes(model.read_bytes()[:-1])  # it could not answer
+    result = imdb_tx(*arguments, "--seeds", 2)
+    assert result.exit_code == 0, result.exception
+    assert weights(second) == expected
 
 
 @pytest.mark.parametrize("options", [("--test",), ("--seeds", 2, "--dry-run")])
@@ -114,6 +136,8 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     np.testing.assert_allclose(together, np.mean(alone, axis=0))
     found, written = evaluate_split([trained, tmp_path / "nb"], "test")
     assert written.name == "best-test-with-nb.json"
+    _, other = evaluate_split([tmp_path / "nb", run.open_run(trained).checkpoint("last")], "test")
+    assert other.name == "best-test-with-run-last.json"
     assert "+" in found.checkpoint
     shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
     assert json.loads(shown.stdout)["probability"] == pytest.approx(together[0].max())
@@ -156,3 +180,36 @@ def test_evaluation_slices_the_split(trained: Path) -> None:
     assert sum(size for name, size in sizes.items() if "words" in name) == 100
     assert sizes["not in training"] <= 100
     assert found.calibrated.loss == found.loss
+
+
+def test_another_source_has_no_slice_of_what_training_did_not_see(trained: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
+    found, _ = evaluate_split([trained], "test", source=str(tmp_path / "o.jsonl"))
+    assert CLEAN not in found.slices
+
+
+def test_validation_that_a_run_was_trained_on_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
+    with pytest.raises(ConfigError, match="trained on the validation split"):
+        evaluate_split([tmp_path / "all"], "validation")
+
+
+def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: Path) -> None:
+    given = ("--config", config_path)
+    imdb_tx("baseline", *given, "--run-dir", tmp_path / "nb")
+    imdb_tx("pretrain", *given, "--run-dir", tmp_path / "p")
+    start = ("train", *given, "--init-from", tmp_path / "p")
+    assert imdb_tx(*start, "--run-dir", tmp_path / "teacher").exit_code == 0
+    taught = ("--teacher", tmp_path / "teacher", "--teacher", tmp_path / "nb")
+    result = imdb_tx(*start, *taught, "--seeds", 2, "--test", "--run-dir", tmp_path / "r", "--json")
+    assert json.loads(result.stdout)["test_accuracy"]["mean"] > 0.5
+
+
+def test_a_run_that_is_not_finished_neither_starts_nor_teaches_another(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "half", 5)
+    half = tmp_path / "half"
+    for origin in ({"init_from": half}, {"teachers": [half]}):
+        with pytest.raises(RunError, match="not finished"):
+            prepare(tiny(), "encoder", CPU, **origin)  # type: ignore[arg-type]
+    prepare(tiny(), "encoder", CPU, init_from=half / "checkpoints" / "last")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.hardware import Hardware
     from imdb_transformer.run import Kind, Run
     from imdb_transformer.training.loop import TrainingResult
-    from imdb_transformer.training.preparation import Prepared
+    from imdb_transformer.training.preparation import Prepared, SoftLabels
     from imdb_transformer.training.task import Task
 
 
@@ -29,11 +29,12 @@ class Origin(NamedTuple):
 
 def begin(
     config: "Config", folder: Path, kind: "Kind", origin: Origin, world: "World", *,
-    dry_run: bool = False, as_json: bool = False,
+    soft_labels: "SoftLabels" = None, dry_run: bool = False, as_json: bool = False,
 ) -> "TrainingResult | None":  # fmt: skip
     """A new run, trained to its end; a dry run only says what that would cost.
 
-    Of several processes the first makes the run, and the others join it as one that goes on.
+    `soft_labels`: of the origin's teachers, where another run has asked them already. Of several processes
+    the first makes the run, and the others join it as one that goes on.
     """
     from imdb_transformer import hardware, run
     from imdb_transformer.training import initial, loop
@@ -49,7 +50,7 @@ def begin(
         return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
     run.check_free(folder)
     _say(f"preparing {config.data.source} ...", world)
-    prepared = prepare(config, kind, chosen, **origin._asdict(), world=world)
+    prepared = prepare(config, kind, chosen, **origin._asdict(), soft_labels=soft_labels, world=world)
     if dry_run:
         world.wait()
         _show_cost(prepared, chosen, as_json=as_json)
@@ -95,12 +96,14 @@ def train_seeds(
     if not base.name:
         raise RunError(f"--run-dir {base}: with --seeds the runs' names begin with it; name one.")
     results = []
+    taught: Path | None = None  # a run that keeps what the teachers said: they are asked once
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         own = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
         folder = base.with_name(f"{base.name}-seed-{seed}")
         is_there = world.gathered((folder / run.INFO).exists())[0]
         if not is_there:
-            result = begin(own, folder, "encoder", origin, world)
+            soft = run.soft_labels_of(run.open_run(taught)) if taught else None
+            result = begin(own, folder, "encoder", origin, world, soft_labels=soft)
             assert result is not None
         else:
             opened = run.open_run(folder)
@@ -108,6 +111,7 @@ def train_seeds(
             done = opened.info.status == "finished"
             result = loop.result_of(opened) if done else go_on(folder, "encoder", world)
         results.append(result)
+        taught = folder
     return results
 
 

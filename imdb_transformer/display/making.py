@@ -109,21 +109,25 @@ def result(ended: "TrainingResult") -> str:
 
 
 def seeds(found: "SeedsSummary") -> str:
-    """A row for a table in Markdown, then each run."""
-    spreads = {"validation accuracy": found.validation_accuracy, "test accuracy": found.test_accuracy}
-    known = {name: spread for name, spread in spreads.items() if spread is not None}
-    header = ["n", *known, "training time", "tokens/s"]
-    row = [
-        f"{len(found.runs)} seeds",
-        *(f"{100 * spread.mean:.2f} ± {100 * spread.sd:.2f}" for spread in known.values()),
-        f"median {duration(found.train_seconds)}",
-        f"{found.tokens_per_second:,.0f}",
-    ]
+    """A row for a table in Markdown (README's), then each run."""
+    accuracies = {
+        "validation %": found.validation_accuracy,
+        "test %": found.test_accuracy,
+        "clean test %": found.clean_test_accuracy,
+    }
+    known = {name: spread for name, spread in accuracies.items() if spread is not None}
+    row = {"n": f"{len(found.runs)} seeds"}
+    row |= {name: f"{100 * spread.mean:.2f} ± {100 * spread.sd:.2f}" for name, spread in known.items()}
+    if found.test_accuracy is not None:
+        row["test %"] += f" ({', '.join(f'{100 * value:.2f}' for value in found.test_accuracy.each)})"
+    if found.raw_ece is not None and found.calibrated_ece is not None:
+        row["ECE %"] = f"{100 * found.raw_ece.mean:.2f}, {100 * found.calibrated_ece.mean:.2f}"
+    row |= {"training time": duration(found.train_seconds), "tokens/s": f"{found.tokens_per_second:,.0f}"}
+    lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
     each = [
-        [run, *(f"{100 * spread.each[i]:.2f}%" for spread in known.values())]
+        [run, *(f"{100 * spread.each[i]:.2f}" for spread in known.values())]
         for i, run in enumerate(found.runs)
     ]
-    lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), row)]
     return "\n".join([*lines, "", table(["run", *known], each)])
 
 

@@ -44,6 +44,16 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     return Tokenizer.load(source.folder, config.tokenizer)
 
 
+def check_finished(path: Path) -> None:
+    """Raises RunError for a run that did not come to its end; one of its checkpoints may be named instead."""
+    source, folder = run.locate(path)
+    if path != folder and source.info.status != "finished":
+        raise RunError(
+            f"{path} is not finished ({source.info.status}): continue it with --resume, or name one of its "
+            f"checkpoints, as {folder}."
+        )
+
+
 def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
     """Raises RunError for a run that was trained on other reviews, or on those that this config holds out."""
     source, _ = run.locate(path)

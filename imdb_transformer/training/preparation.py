@@ -34,18 +34,24 @@ class Prepared(NamedTuple):
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
-    teachers: Sequence[Path] = (), world: World = ALONE,
+    teachers: Sequence[Path] = (), soft_labels: SoftLabels = None, world: World = ALONE,
 ) -> Prepared:  # fmt: skip
     """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run.
 
-    An encoder to start from brings its tokenizer along. Raises RunError where it does not fit the config, or
-    where it or a teacher may have seen what this run holds out.
+    An encoder to start from brings its tokenizer along. `soft_labels`: what these teachers said of the same
+    reviews to another run; without them they are asked. Raises RunError where the encoder does not fit the
+    config, or where it or a teacher is not finished or may have seen what this run holds out.
     """
+    origins = (*([init_from] if init_from else []), *teachers)
+    for path in origins:
+        initial.check_finished(path)
     tokenizer = initial.tokenizer_of_origin(init_from, config) if init_from else None
     data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
-    for path in (*([init_from] if init_from else []), *teachers):
+    for path in origins:
         initial.check_saw_nothing_held_out(path, config, data.corpus)
-    soft = distillation.soft_labels(teachers, config, data.corpus) if teachers else None
+    soft = soft_labels
+    if teachers and soft is None:
+        soft = distillation.soft_labels(teachers, config, data.corpus)
     classes = data.corpus.manifest.classes
     task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
     if init_from:

@@ -6,7 +6,7 @@ from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
-from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.evaluation.split import CLEAN, evaluate_split
 from imdb_transformer.training.loop import TrainingResult
 
 
@@ -25,6 +25,12 @@ class SeedsSummary(BaseModel):
     runs: list[str]
     validation_accuracy: Spread | None
     test_accuracy: Spread | None
+    clean_test_accuracy: Spread | None
+    """on the test reviews that do not stand in train or validation as well"""
+    raw_ece: Spread | None
+    """calibration error on test, before division by the temperature"""
+    calibrated_ece: Spread | None
+    """and after it"""
     train_seconds: float
     """median"""
     tokens_per_second: float
@@ -33,13 +39,16 @@ class SeedsSummary(BaseModel):
 
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
     """Figures of several runs of one recipe; with `test`, each is evaluated on the test split now."""
-    scores = [result.validation for result in results]
-    accuracies = [score.accuracy for score in scores if score is not None]
-    tested = [evaluate_split([Path(result.run)], "test")[0].accuracy for result in results] if test else []
+    validated = [result.validation.accuracy for result in results if result.validation is not None]
+    tested = [evaluate_split([Path(result.run)], "test")[0] for result in results] if test else []
+    clean = [found.slices[CLEAN].accuracy for found in tested if CLEAN in found.slices]
     return SeedsSummary(
         runs=[result.run for result in results],
-        validation_accuracy=_spread(accuracies),
-        test_accuracy=_spread(tested),
+        validation_accuracy=_spread(validated),
+        test_accuracy=_spread([found.accuracy for found in tested]),
+        clean_test_accuracy=_spread(clean),
+        raw_ece=_spread([found.raw.ece for found in tested]),
+        calibrated_ece=_spread([found.calibrated.ece for found in tested]),
         train_seconds=median(result.train_seconds for result in results),
         tokens_per_second=median(result.tokens_per_second for result in results),
     )
