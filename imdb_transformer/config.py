@@ -156,7 +156,7 @@ class TrainConfig(BaseModel):
     """the same, as a share of all steps; give one of the two"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """rate of each layer as a share of the rate of the layer above it, from the head down to the embedding"""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decay of the weights (Loshchilov and Hutter 2019), not of biases and norms"""
     beta1: Fraction = 0.9
     """AdamW's decay of the mean gradient"""
@@ -164,7 +164,7 @@ class TrainConfig(BaseModel):
     """AdamW's decay of the mean squared gradient"""
     adam_eps: PositiveFloat = 1e-8
     """AdamW's addend in the denominator"""
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
@@ -193,7 +193,7 @@ class TrainConfig(BaseModel):
     def _patience_counts(self) -> Self:
         if self.patience and self.best_by == "last":
             raise ValueError(
-                'patience counts validations that were not better: with best_by = "last" each is'
+                'patience has no effect with best_by = "last", where every validation counts as the best'
             )
         return self
 
@@ -205,9 +205,9 @@ class PretrainConfig(BaseModel):
 
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """share of tokens hidden behind `[MASK]`"""
-    num_candidates: PositiveInt = 2048
+    num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
     """ids that stand in for the whole vocabulary in a batch's softmax, about"""
-    detection_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
+    detection_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """weight of replaced-token detection beside masked language modelling; 0 leaves it out"""
 
 

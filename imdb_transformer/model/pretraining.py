@@ -26,7 +26,7 @@ class PretrainingLosses(NamedTuple):
 
     masked: Tensor  # cross-entropy in nats
     num_masked: int
-    num_named: int  # masked tokens whose likeliest candidate is right
+    num_correct: int  # masked tokens whose likeliest candidate is the true one
     detection: Tensor  # binary cross-entropy in nats
     num_detected: int  # tokens rightly told to be replaced or not
     num_replaced: int
@@ -47,7 +47,9 @@ class PretrainingModel(nn.Module):
         frequency = (counts + RARE) / (counts + RARE).sum()
         # Starting at the unigram distribution: what a context adds is then all that is left to learn.
         self.bias = nn.Parameter(frequency.log())
-        self.detector = nn.Sequential(Linear(config.width, config.width), nn.GELU(), Linear(config.width, 1))
+        if options.detection_weight:
+            layers = (Linear(config.width, config.width), nn.GELU(), Linear(config.width, 1))
+            self.detector = nn.Sequential(*layers)
         spread = frequency.sqrt()
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
         inclusion[[PADDING_INDEX, mask_id]] = 0  # or the embedding of padding would not stay zero
@@ -61,17 +63,17 @@ class PretrainingModel(nn.Module):
         logits, candidates = self._named(features[chosen], ids[chosen])  # (M, 1 + K), target first
         targets = torch.zeros(len(logits), dtype=torch.long, device=ids.device)
         masked = F.cross_entropy(logits, targets, reduction="sum")
-        num_named = int((logits.argmax(1) == 0).sum())
+        num_correct = int((logits.argmax(1) == 0).sum())
         if not self.options.detection_weight:
-            return PretrainingLosses(masked, len(targets), num_named, masked.new_zeros(()), 0, 0)
-        guesses = _drawn(logits.detach(), candidates, ids[chosen])
+            return PretrainingLosses(masked, len(targets), num_correct, masked.new_zeros(()), 0, 0)
+        guesses = _sampled(logits.detach(), candidates, ids[chosen])
         corrupted = ids.masked_scatter(chosen, guesses)
         replaced = corrupted != ids
         scores = self.detector(self.encoder(corrupted, mask, dtype)[mask]).squeeze(1).float()
         truth = replaced[mask]
         detection = F.binary_cross_entropy_with_logits(scores, truth.float(), reduction="sum")
         num_detected = int(((scores > 0) == truth).sum())
-        return PretrainingLosses(masked, len(targets), num_named, detection, num_detected, int(truth.sum()))
+        return PretrainingLosses(masked, len(targets), num_correct, detection, num_detected, int(truth.sum()))
 
     def _named(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(M, 1 + K) logits, the true id's first, and the K other ids that stand in for the vocabulary.
@@ -90,7 +92,7 @@ class PretrainingModel(nn.Module):
         return torch.cat([own[:, None], others], dim=1), candidates
 
 
-def _drawn(logits: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+def _sampled(logits: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
     """(M,): an id drawn from each row's distribution."""
     cumulative = logits.softmax(1).cumsum(1)
     uniform = torch.rand(len(logits), 1, device=logits.device) * cumulative[:, -1:]

@@ -59,12 +59,13 @@ def self_supervision(mask_fraction: float, detection_weight: float) -> Objective
         num_tokens = num_units(batch)
         figures = {
             "masked_loss": (found.masked.item(), found.num_masked),
-            "masked_accuracy": (found.num_named, found.num_masked),
+            "masked_accuracy": (found.num_correct, found.num_masked),
         }
         if detection_weight:
             figures |= {
                 "detection_loss": (found.detection.item(), num_tokens),
                 "detection_accuracy": (found.num_detected, num_tokens),
+                "replaced_share": (found.num_replaced, num_tokens),
             }
         return BatchLoss(found.masked / mask_fraction + detection_weight * found.detection, figures)
 
