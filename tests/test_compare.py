@@ -53,7 +53,7 @@ def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) 
     assert "train.lr" in shown
     assert "McNemar" in shown
     found = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
-    assert found["differences"] == {"train.lr": [0.01, 0.5, 0.01]}
+    assert found["differences"] == {"kind": ["encoder", "nb", "encoder"], "train.lr": [0.01, 0.5, 0.01]}
     assert len(found["pairs"]) == 3
     assert [e["num_examples"] for e in found["evaluations"]] == [100] * 3
     assert isinstance(imdb_tx("compare", trained).exception, ConfigError)

@@ -269,6 +269,8 @@ def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path,
         "finished"
     )
     assert runs.newest_finished(tmp_path).name == "b"  # the other knows no classes
+    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "nb"})).with_status("finished")
+    assert runs.newest_finished(tmp_path).name == "b"  # the other is the number to beat
 
 
 def test_a_run_without_its_config_is_named_so(copy: Path) -> None:

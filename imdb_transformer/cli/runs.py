@@ -17,7 +17,10 @@ def unused_name(name: str, runs: Path = Path("runs")) -> Path:
 
 
 def newest_finished(runs: Path = Path("runs")) -> Path:
-    """The folder of the run that finished last. Raises RunError where there is none."""
+    """The folder of the classifier that finished last. Raises RunError where there is none.
+
+    A linear baseline, the number to beat, is taken only where no encoder has been trained.
+    """
     finished = []
     for path in runs.glob(f"*/{INFO}"):
         try:
@@ -25,9 +28,9 @@ def newest_finished(runs: Path = Path("runs")) -> Path:
         except (OSError, ValueError):
             continue  # a broken run is no candidate; naming it with --run says what is wrong
         if info.status == "finished" and info.kind != "pretrained":  # which knows no classes
-            finished.append((info.ended, path.parent))
+            finished.append((not info.is_linear, info.ended, path.parent))
     if not finished:
         raise RunError(
             f"There is no finished run under {runs}/ yet; `imdb-tx train` makes one, or name it with --run."
         )
-    return max(finished)[1]
+    return max(finished)[-1]

@@ -41,7 +41,7 @@ class Comparison(BaseModel):
 
     runs: list[str]
     differences: dict[str, list[Any]]
-    """by config key, the value of each run, where they are not all the same"""
+    """by config key (and `kind`), the value of each run, where they are not all the same"""
     evaluations: list[Evaluation]
     pairs: list[Pair]
 
@@ -70,10 +70,13 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers
     return compared, found
 
 
-def pair_of(first: str, second: str, right: NDArray[np.bool_], also: NDArray[np.bool_]) -> Pair:
+def pair_of(
+    first: str, second: str, first_correct: NDArray[np.bool_], second_correct: NDArray[np.bool_]
+) -> Pair:
     """McNemar's test and a bootstrap of two runs' right answers, (N,) each, review by review."""
-    only_first, only_second = int((right & ~also).sum()), int((also & ~right).sum())
-    num = len(right)
+    only_first = int((first_correct & ~second_correct).sum())
+    only_second = int((second_correct & ~first_correct).sum())
+    num = len(first_correct)
     shares = np.array([only_first, only_second, num - only_first - only_second]) / num
     # Resampling reviews is drawing how many of each of the three kinds there are.
     drawn = np.random.default_rng(0).multinomial(num, shares, NUM_RESAMPLES)
@@ -92,5 +95,7 @@ def pair_of(first: str, second: str, right: NDArray[np.bool_], also: NDArray[np.
 
 
 def _flat(opened: run.Run) -> dict[str, Any]:
+    """What a run is, and each key of its config."""
     sections = opened.config.model_dump()
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    keys = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    return {"kind": opened.info.kind, **keys}

@@ -63,7 +63,7 @@ def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers])
     }
     sections = [
         table_of(compared.runs, _figures_by_name(evaluations)),
-        table_of(["pair", ""], pairs),
+        table_of(["difference in accuracy"], pairs),
         figures_of(drawn),
         "<h2>Configs</h2>", table_of(compared.runs, differences) if differences else "<p>The same.</p>",
     ]  # fmt: skip
