@@ -79,8 +79,17 @@ def test_dry_run_counts_the_memory_of_n_grams_and_of_their_copy(config_path: Pat
     assert memory(1_000_000) - memory(0) == 2 * 4 * (1_000_000 + 1)  # and an intercept
 
 
-@pytest.mark.parametrize("name", ["paper.toml", "article.toml", "base.toml"])
-def test_shipped_models_have_a_dry_run_and_take_a_few_steps(name: str, source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("train", "paper.toml"), ("train", "article.toml"), ("train", "base.toml"),
+        ("train", "finetune.toml"), ("train", "large.toml"),
+        ("pretrain", "pretrain.toml"), ("pretrain", "large.toml"),
+    ],
+)  # fmt: skip
+def test_shipped_models_have_a_dry_run_and_take_a_few_steps(
+    command: str, name: str, source: Path, tmp_path: Path
+) -> None:
     sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1", "train.accumulate=3"]
     sets += [
         "train.evals_per_epoch=1",
@@ -89,10 +98,10 @@ def test_shipped_models_have_a_dry_run_and_take_a_few_steps(name: str, source: P
         "train.batch_tokens=512",
     ]
     small = [word for item in sets for word in ("--set", item)]
-    cost = json.loads(imdb_tx("train", "--config", name, *small, "--dry-run", "--json").stdout)
+    cost = json.loads(imdb_tx(command, "--config", name, *small, "--dry-run", "--json").stdout)
     assert cost["estimate"]["parameters"]["total"] > 100_000 or name == "article.toml"
     folder = tmp_path / "run"
-    result = imdb_tx("train", "--config", name, *small, "--run-dir", folder)
+    result = imdb_tx(command, "--config", name, *small, "--run-dir", folder)
     assert result.exit_code == 0, result.output
 
 

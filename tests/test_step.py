@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.optim import Muon
 
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.model.classifier import Classifier
@@ -48,6 +49,20 @@ def test_every_parameter_is_in_one_group_of_its_optimizer_and_biases_and_norms_d
             muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
             assert group["lr_scale"] == (0.5 if muons else 1.0), name
     assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group["params"])
+
+
+def test_layer_decay_lowers_the_rate_of_each_layer_below_the_head() -> None:
+    model = Classifier(Config().model.model_copy(update={"num_layers": 2}), vocab_size=10, num_classes=2)
+    config = TrainConfig(layer_decay=0.5, optimizer="muon", muon_lr_scale=3.0)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    shares = {"head.": 1.0, "encoder.final_norm.": 1.0, "encoder.blocks.1.": 0.5, "encoder.blocks.0.": 0.25,
+              "encoder.embedding.": 0.125}  # fmt: skip
+    for optimizer in make_optimizers(model, config):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                (share,) = [value for start, value in shares.items() if names[parameter].startswith(start)]
+                scale = 3.0 if isinstance(optimizer, Muon) else 1.0
+                assert group["lr_scale"] == share * scale, names[parameter]
 
 
 def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torch.Tensor]]:
