@@ -51,9 +51,9 @@ def logits_by_windows(
         found: NDArray[np.float32] = model.pooled(ids, mask, hardware.dtype).cpu().numpy()
         return found
 
-    def votes(part: list[EncodedReview]) -> NDArray[np.float32]:
+    def ngram_logits(part: list[EncodedReview]) -> NDArray[np.float32]:
         ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
-        found: NDArray[np.float32] = model.votes(ids, mask).cpu().numpy()
+        found: NDArray[np.float32] = model.ngram_logits(ids, mask).cpu().numpy()
         return found
 
     ends = np.cumsum([len(own) for own in own_spans])
@@ -67,7 +67,7 @@ def logits_by_windows(
         )
     ]
     logits = model.head(torch.from_numpy(np.stack(rows)).to(hardware.device)).cpu().numpy()
-    total: NDArray[np.float32] = logits + by_length(votes, reviews, **options)
+    total: NDArray[np.float32] = logits + by_length(ngram_logits, reviews, **options)
     return total
 
 

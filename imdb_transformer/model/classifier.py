@@ -1,6 +1,6 @@
 """The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
 
-Beside it, if the config says so, n-grams vote.
+Beside it, if the config says so, a bag of n-grams.
 
 Shapes: B batch, L length, D model width, P = D or 2D pooled width, C classes.
 """
@@ -19,7 +19,10 @@ Pooling = Callable[[Tensor, Tensor], Tensor]
 
 
 class Classifier(nn.Module):
-    """An encoder-only transformer whose head reads, by default, each channel's maximum over the review."""
+    """An encoder-only transformer whose head reads, by default, each channel's maximum over the review.
+
+    In evaluation mode only, the n-grams' logits are added to the head's.
+    """
 
     ngrams: Ngrams | None
 
@@ -37,13 +40,13 @@ class Classifier(nn.Module):
         logits = self.head(self.pooled_dropout(self.pooled(ids, mask, dtype)))
         # The encoder learns as if it were alone: beside weights that already know the training reviews
         # it would find nothing left to learn (configs/EXPERIMENTS.md).
-        return logits if self.training else logits + self.votes(ids, mask)
+        return logits if self.training else logits + self.ngram_logits(ids, mask)
 
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) -> (B, P), what the head reads, in fp32."""
         return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
 
-    def votes(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def ngram_logits(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B, L) -> (B, C): what the n-grams, if there are any, add to the logits."""
         if self.ngrams is None:
             return self.head.bias.new_zeros(len(ids), self.head.out_features)

@@ -1,4 +1,4 @@
-"""The training loop: everything between a config and a finished run, readable in one scroll.
+"""The training loop: everything between a prepared task and a finished run, readable in one scroll.
 
 What a step does is a function of (config, step): the batch plan of (seed, epoch), the learning rate of
 the step, dropout of (seed, step). So `last` holds tensors and a few counters, and a run that continues
@@ -29,9 +29,9 @@ from imdb_transformer.training.saving import (
     check_space,
     counters_of,
     judged,
+    load_checkpoint,
     out_of_patience,
-    recover,
-    restored,
+    repair,
     save_last,
 )
 from imdb_transformer.training.schedule import learning_rate
@@ -98,7 +98,7 @@ def train(
     config, options = current.config, current.config.train
     learner = make_learner(task.model.train(), options)
     plan = make_plan(config, task.train)
-    counters = _restored(current, begin_from, learner, world)
+    counters = _resumed(current, begin_from, learner, world)
     keeper = Keeper(current, learner, world.is_first)
     keeper.mark("running")
     clock_start = time.perf_counter() - counters.train_seconds
@@ -160,15 +160,15 @@ def _validated(task: Task, learner: Learner, keeper: Keeper, step: int, lr: floa
     return validation
 
 
-def _restored(
+def _resumed(
     current: run.Run, begin_from: Literal["last", "previous"], learner: Learner, world: World
 ) -> Counters:
     """The learner and its counters where a checkpoint was saved, after undoing a write that was killed."""
     if world.is_first:
         check_space(current.folder, learner)
-        recover(current)
+        repair(current)
     world.wait()
-    counters = restored(current, begin_from, learner)
+    counters = load_checkpoint(current, begin_from, learner)
     world.wait()  # all have read before the first one writes
     if world.is_first:
         metrics.drop_after(current.folder, counters.step)

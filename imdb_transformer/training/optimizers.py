@@ -90,7 +90,7 @@ def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def _layers_above(name: str, num_blocks: int) -> int:
-    """How many layers stand between a parameter and the head's output: 0 for the head's own."""
+    """How many layers stand between a parameter and the output: 0 for the head and the final norm."""
     parts = name.split(".")
     if parts[:2] == ["encoder", "embedding"]:
         return num_blocks + 1

@@ -14,7 +14,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import Score
 from imdb_transformer.files import recover_folder
-from imdb_transformer.training.step import Learner, restore, training_state
+from imdb_transformer.training.step import Learner, load_state, training_state
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 
@@ -114,7 +114,7 @@ class Keeper:
         self.lines.clear()
 
 
-def recover(current: run.Run) -> None:
+def repair(current: run.Run) -> None:
     """Finishes or undoes the renames that a kill came between."""
     recover_folder(current.checkpoints / "best")
     recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
@@ -143,7 +143,7 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
     )
 
 
-def restored(current: run.Run, name: Literal["last", "previous"], learner: Learner) -> Counters:
+def load_checkpoint(current: run.Run, name: Literal["last", "previous"], learner: Learner) -> Counters:
     """Puts the learner where a checkpoint was saved, and gives its counters.
 
     Raises RunError where that cannot be, and tells of `previous` if it could be from there.
@@ -152,7 +152,7 @@ def restored(current: run.Run, name: Literal["last", "previous"], learner: Learn
         counters, weights, state = _read(current, current.checkpoint(name), learner)
     except RunError as error:
         raise RunError(f"{error}{_offer(current, learner) if name == run.LAST else ''}") from None
-    restore(learner, weights, state, step=counters.step)
+    load_state(learner, weights, state, step=counters.step)
     return _with_best(current, counters)
 
 
@@ -181,8 +181,8 @@ def check_space(folder: Path, learner: Learner) -> None:
     free = shutil.disk_usage(existing).free
     if free + there < needed:
         raise ResourceError(
-            f"{folder}: its checkpoints take up to {needed / 2**20:,.0f} MiB, and the disk has "
-            f"{free / 2**20:,.0f} MiB free."
+            f"Not enough disk space for {folder}: its checkpoints need up to {needed / 2**20:,.0f} MiB, and "
+            f"{free / 2**20:,.0f} MiB are free."
         )
 
 

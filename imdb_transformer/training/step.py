@@ -122,7 +122,7 @@ def training_state(learner: Learner) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def restore(
+def load_state(
     learner: Learner, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], *, step: int
 ) -> None:
     """Puts a learner where its weights and `training_state` were taken, after `step` steps."""
