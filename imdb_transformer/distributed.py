@@ -118,6 +118,6 @@ def _partners() -> Iterator[None]:
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"Another process is gone ({reason}). What was saved is whole; start all of them again, and a "
-            "training with --resume."
+            f"The connection to another process is lost ({reason}). What was saved is intact: start all "
+            "processes again, a training with --resume."
         ) from None

@@ -46,8 +46,8 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
 def _keep_freed_memory() -> None:
     """Asks glibc not to give freed blocks back to the system, which is where activations come from and go.
 
-    Otherwise each of a step's large tensors is mapped afresh and costs a page fault every 4 KiB: a fifth of
-    the time of a step (README, "Speed"). Does nothing where the C library has no `mallopt`.
+    Otherwise each of a step's large tensors is mapped afresh and costs a page fault every 4 KiB: a quarter
+    of the time of a step (README, "Speed"). Does nothing where the C library has no `mallopt`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

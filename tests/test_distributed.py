@@ -134,7 +134,7 @@ def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, P
     finally:
         process.kill()
     assert process.returncode != 0
-    assert b"Another process is gone" in told
+    assert b"The connection to another process is lost" in told
     ended = done([sys.executable, "-m", "imdb_transformer", "train", "--resume", str(path)])
     assert ended.returncode == 0, ended.stderr
     assert run.open_run(path).info.status == "finished"

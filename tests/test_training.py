@@ -129,6 +129,6 @@ def test_a_full_disk_is_told_before_training_starts(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    with pytest.raises(ResourceError, match=r"run: its checkpoints take up to .* MiB"):
+    with pytest.raises(ResourceError, match=r"run: its checkpoints need up to .* MiB"):
         train(tiny(), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The commands: each parses, calls plain functions, and prints. Nothing outside this room prints or exits.
+"""The commands: each parses, calls plain functions, and prints.
 
 Results go to stdout, progress to stderr. Everything heavy is imported inside the commands, so that
 `imdb-tx --help` answers at once.

@@ -18,12 +18,12 @@ TextsArgument = Annotated[
 InputOption = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
 OutputOption = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on with an --output that an earlier call did not finish.")
+    bool, typer.Option("--resume", help="Continue an --output that an earlier call did not finish.")
 ]
 ColumnOption = Annotated[str, typer.Option(help="Column with the review, in --input.")]
 BadRowsOption = Annotated[
     Literal["fail", "skip"],
-    typer.Option(help="Rows of --input without a text, or torn: an error, or told and left out."),
+    typer.Option(help="Rows of --input that are malformed or have no text: stop, or skip and warn."),
 ]
 RunsOption = Annotated[
     list[Path] | None,
@@ -34,7 +34,8 @@ RunsOption = Annotated[
     ),
 ]
 WindowsOption = Annotated[
-    bool, typer.Option("--windows", help="Of long reviews, read all by windows, not head and tail.")
+    bool,
+    typer.Option("--windows", help="Read all of a long review, in overlapping windows."),
 ]
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
@@ -49,7 +50,7 @@ AttentionOption = Annotated[
 LayerOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
 HeadOption = Annotated[int, typer.Option(help="Of --attention, from 1.")]
 HtmlOption = Annotated[
-    Path | None, typer.Option(help="With --explain or --attention: write a page in colours.")
+    Path | None, typer.Option(help="With --explain or --attention: write a page with the words coloured.")
 ]
 
 
@@ -71,7 +72,7 @@ def predict(
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what reviews are, and how surely."""
+    """Classify reviews, each with the probability of its class."""
     shown = explained or attention
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
@@ -102,7 +103,7 @@ def predict(
 def _check_views(shown: bool, *, from_file: bool, windows: bool, html: bool) -> None:
     if (shown and from_file) or (html and not shown):
         raise ConfigError(
-            "--explain and --attention go with reviews given as arguments or by -, and --html with them."
+            "--explain and --attention need reviews as arguments or on stdin (-); --html needs either."
         )
     if shown and windows:
         raise ConfigError("--explain and --attention show what a model reads at once: leave out --windows.")

@@ -86,7 +86,7 @@ def _call(paths: list[Path], table: Table, *, windows: bool) -> dict[str, Any]:
         "input": [str(table.input_file.resolve()), about.st_size, about.st_mtime_ns],
         "number of rows a part": CHUNK,
         "text column": table.column,
-        "way with bad rows": "skip" if table.skip_bad else "fail",
+        "--bad-rows": "skip" if table.skip_bad else "fail",
         "run": [identity_of(path) for path in paths],
-        "way with long reviews": "windows" if windows else "head and tail",
+        "--windows": windows,
     }

@@ -52,8 +52,10 @@ def train(
     if resume is not None:
         _go_on(context, resume, "encoder", as_json=as_json)
         return
-    if (test and seeds == 1) or (dry_run and seeds > 1):
-        raise ConfigError("--test goes with --seeds, and --dry-run without: it shows what one run costs.")
+    if test and seeds == 1:
+        raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
+    if dry_run and seeds > 1:
+        raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     origin = drive.Origin(init_from, tuple(teacher or ()))
     if seeds == 1:
         _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
@@ -109,7 +111,7 @@ def _go_on(context: typer.Context, folder: Path, kind: "Kind", *, as_json: bool)
 
     given = {name for name in context.params if _is_given(context, name)}
     if given - {"resume", "as_json"}:
-        raise ConfigError("--resume continues a run with its own config: it goes with --json only.")
+        raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
     with joined() as world:
         result = drive.go_on(folder, kind, world)
         if world.is_first:

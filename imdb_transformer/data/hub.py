@@ -32,7 +32,7 @@ def read_hub() -> Reviews:
     try:
         return _load_dataset(HUB_NAME, DataConfig())
     except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
-        raise DataError(f"The hub's {HUB_NAME} cannot be had: {_reason(error)}. {WITHOUT_NETWORK}") from None
+        raise DataError(f"Cannot load {HUB_NAME} from the hub: {_reason(error)}. {WITHOUT_NETWORK}") from None
 
 
 def read_folder(folder: Path, config: DataConfig) -> Reviews:

@@ -1,7 +1,7 @@
 """Where reviews come from: the hub, a folder in its layout, table files, the official archive, the demo.
 
-`read` looks at what the source is and hands over to one function a kind. Nothing here writes to disk,
-except that `datasets` keeps what it downloads in its own cache.
+`read` looks at what the source is and hands over to one function a kind. Nothing of it stays on
+disk, except that `datasets` keeps what it downloads in its own cache.
 """
 
 from pathlib import Path

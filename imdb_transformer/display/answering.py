@@ -22,7 +22,7 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 def evaluation(found: "Evaluation", baselines: "Mapping[str, Evaluation]") -> str:
     """The tables of `imdb-tx eval`, the linear models' figures beside the run's."""
     slices = table(
-        ["reviews that are", "reviews", "accuracy"],
+        ["subset", "reviews", "accuracy"],
         [[name, part.num_examples, f"{100 * part.accuracy:.2f}%"] for name, part in found.slices.items()],
     )
     confusion = table(
@@ -31,7 +31,7 @@ def evaluation(found: "Evaluation", baselines: "Mapping[str, Evaluation]") -> st
     )
     parts = [table([found.split, found.checkpoint], figures(found)), slices, confusion]
     if baselines:
-        parts.append(_scores("beside it", dict(baselines)))
+        parts.append(_scores("baseline", dict(baselines)))
     return "\n\n".join(parts)
 
 
@@ -42,7 +42,7 @@ def comparison(found: "Comparison") -> str:
     )
     scores = _scores("run", dict(zip(found.runs, found.evaluations, strict=True)))
     pairs = table(
-        ["second less first", "points", "95% interval", "only first right", "only second", "p (McNemar)"],
+        ["difference", "points", "95% interval", "only first correct", "only second", "p (McNemar)"],
         [
             [f"{p.second} - {p.first}", f"{100 * p.difference:+.2f}",
              f"{100 * p.low:+.2f} to {100 * p.high:+.2f}",
@@ -82,8 +82,8 @@ def _deciding(why: "Explanation", *, colour: bool) -> list[str]:
     lines = [
         f"  for {why.toward}: {_shares([word for word in for_it if word.share > 0])}",
         f"  for {why.against}: {_shares([word for word in against_it if word.share < 0])}",
-        f"  {why.logit_difference:+.3f} in all, {why.bias:+.3f} of it bias (a word's share "
-        "also holds what it read in its neighbours)",
+        f"  logit difference {why.logit_difference:+.3f}, of which the bias is {why.bias:+.3f} (a word's "
+        "share includes what it read in its neighbours)",
     ]
     if colour:
         lines.append("  " + " ".join(_marked(word, why.largest) for word in why.words))
@@ -107,7 +107,7 @@ def _heat_map(looked: "Attention") -> list[str]:
 
 
 def _shares(words: "Sequence[WordShare]") -> str:
-    return ", ".join(f"{printable(word.word)[:40]} {word.share:+.3f}" for word in words) or "nothing"
+    return ", ".join(f'"{printable(word.word)[:40]}" {word.share:+.3f}' for word in words) or "nothing"
 
 
 def _marked(word: "WordShare", largest: float) -> str:

@@ -50,7 +50,7 @@ def learning_curves(metrics: Metrics) -> Plot | None:
     axes.plot(steps, smooth, color=BLUE, label="training loss")
     axes.set_xlabel("step")
     axes.set_ylabel("training loss", color=BLUE)
-    description = f"Training loss falls from {smooth[0]:.3f} to {smooth[-1]:.3f} in {int(steps[-1]):,} steps."
+    description = f"Training loss goes from {smooth[0]:.3f} to {smooth[-1]:.3f} in {int(steps[-1]):,} steps."
     if validations:
         right = axes.twinx()
         at, accuracies = np.array(validations).T

@@ -80,8 +80,8 @@ class Predictor:
         for path, other in zip(paths, loaded, strict=True):
             if other.classes != first.classes:
                 raise RunError(
-                    f"{path} tells {', '.join(other.classes)} apart, {paths[0]} "
-                    f"{', '.join(first.classes)}: they cannot answer together."
+                    f"{path} predicts the classes {', '.join(other.classes)}, {paths[0]} "
+                    f"{', '.join(first.classes)}: they cannot be combined."
                 )
         models, _, temperatures = zip(*loaded, strict=True)
         return cls(models, first.classes, temperatures, windows=windows)

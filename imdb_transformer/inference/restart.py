@@ -45,12 +45,12 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
     try:
         earlier = dict(json.loads((folder / CALL).read_bytes()))
     except (OSError, ValueError, TypeError):
-        raise DataError(f"{folder} is damaged; without --resume {output} is predicted anew.") from None
+        raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
     for key, value in call.items():
         if earlier.get(key) != value:
             raise ConfigError(
-                f"{output} was begun with another {key} ({earlier.get(key)}, now {value}); "
-                "without --resume it is predicted anew."
+                f"{output} was begun with other settings ({key}: {earlier.get(key)}, now {value}); "
+                "leave out --resume to start over."
             )
 
 
@@ -69,7 +69,7 @@ def finish(output: Path, schema: pa.Schema) -> int:
             try:
                 yield feather.read_table(path, memory_map=False).cast(schema)
             except pa.ArrowException:
-                raise DataError(f"{path} is damaged; without --resume {output} is predicted anew.") from None
+                raise DataError(f"{path} is damaged; leave out --resume to start over.") from None
 
     num_rows = write_tables(tables(), schema, output)
     shutil.rmtree(folder)

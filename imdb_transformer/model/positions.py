@@ -1,4 +1,6 @@
-"""How the model knows where a token stands: sinusoidal, learned, rotary, or not at all.
+"""How the model knows where a token stands: sinusoidal or rotary.
+
+(A learned table is an `nn.Embedding`, in `encoder.py`.)
 
 Shapes: B batch, L length, H heads, K head width, D model width.
 """

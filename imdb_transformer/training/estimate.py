@@ -1,6 +1,6 @@
 """What a training will cost, before it is begun: parameters, FLOPs, memory and time.
 
-FLOPs and time are measured, on one forward and backward pass over a batch of the plan with a model that is
+FLOPs and time are measured, on forward and backward passes over a batch of the plan with a model that is
 then thrown away, and scaled to the whole plan by tokens.
 """
 

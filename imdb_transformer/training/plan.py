@@ -51,8 +51,8 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     plan = Plan(batches, options.accumulate, frozenset())
     if options.warmup_steps > plan.num_steps:
         raise ConfigError(
-            f"train.warmup_steps = {options.warmup_steps:,}, and the training has {plan.num_steps:,} steps: "
-            "its rate would never reach train.lr. train.warmup_fraction is a share of them."
+            f"train.warmup_steps ({options.warmup_steps:,}) exceeds the training's {plan.num_steps:,} steps; "
+            "lower it, or give train.warmup_fraction instead."
         )
     num_evals = options.epochs * options.evals_per_epoch
     eval_steps = {max(1, round(plan.num_steps * i / num_evals)) for i in range(1, num_evals + 1)}
