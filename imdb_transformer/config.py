@@ -41,7 +41,7 @@ class TokenizerConfig(BaseModel):
     model_config = STRICT
 
     kind: Literal["byte", "char"] = "byte"
-    """BPE over bytes (any text can be spelt) or over characters (rare ones become `[UNK]`)"""
+    """BPE over bytes (`byte`: any text can be spelt) or characters (`char`: rare ones become `[UNK]`)"""
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
     """pieces, the four special ones included"""
     min_frequency: PositiveInt = 2
@@ -78,15 +78,15 @@ class ModelConfig(BaseModel):
     feedforward_width: Width = 1024
     """F, between the two linear maps of a block"""
     attention: Literal["full", "windowed"] = "windowed"
-    """every position sees all others, or `radius` on either side at a cost linear in length"""
+    """every position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
     radius: PositiveInt = 32
     """r, of windowed attention"""
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
-    """how the model knows where a token stands"""
+    """how the model knows where a token stands: `sinusoidal`, `learned`, `rotary` or `none`"""
     max_positions: PositiveInt = 10_000
     """rows of the learned table; the others have no such limit"""
     norm: Literal["post", "pre"] = "pre"
-    """layer norm after each residual sum (the 2017 paper) or before each sub-layer"""
+    """layer norm after each residual sum (`post`: the 2017 paper) or before each sub-layer (`pre`)"""
     norm_eps: PositiveFloat = 1e-5
     """added to the variance in the blocks' layer norms"""
     embedding_norm: bool = False
@@ -98,9 +98,9 @@ class ModelConfig(BaseModel):
     embedding_scale: bool = False
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
     activation: Literal["relu", "gelu"] = "gelu"
-    """between the two linear maps of the feed-forward"""
+    """`relu` or `gelu`, between the two linear maps of the feed-forward"""
     pooling: Literal["max", "mean", "max+mean", "first"] = "max"
-    """how a review's positions become one vector; padding is never seen"""
+    """how positions become one vector: `max`, `mean`, `max+mean` or `first`; padding is never seen"""
     dropout: Fraction = 0.1
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
     attention_dropout: Fraction = 0.0
@@ -118,7 +118,7 @@ class ModelConfig(BaseModel):
     ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """of the bag's logits beside the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
-    """one random number an element, or one a review and channel (cheaper on a CPU)"""
+    """one random number an `element`, or one a review and `channel` (cheaper on a CPU)"""
 
     @model_validator(mode="after")
     def _rotary_pairs(self) -> Self:
@@ -143,13 +143,13 @@ class TrainConfig(BaseModel):
     lr: PositiveFloat = 1e-3
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon updates the matrices of the encoder's blocks, AdamW all else"""
+    """`adamw`, or `muon` for the matrices of the encoder's blocks and AdamW for all else"""
     muon_lr_scale: PositiveFloat = 1.0
     """Muon's learning rate as a share of the other parameters'"""
     muon_momentum: Fraction = 0.95
     """Muon's decay of the mean gradient"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
-    """after the warm-up: to zero in a line or half a cosine, by the root of the step, or level"""
+    """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
     warmup_steps: NaturalInt = 0
     """steps of linear warm-up"""
     warmup_fraction: Fraction = 0.0
@@ -175,11 +175,11 @@ class TrainConfig(BaseModel):
     patience: NaturalInt = 0
     """validations without improvement before training stops; 0 never stops early"""
     best_by: Literal["accuracy", "loss", "last"] = "accuracy"
-    """validation figure that decides which checkpoint is best; last takes the end of the schedule"""
+    """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """of activations; auto takes bf16 where the hardware computes in it. Weights are always fp32"""
+    """of activations; `auto` takes `bf16` where the hardware computes in it, else `fp32`. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto takes a GPU when there is one"""
+    """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
     num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 takes every core"""
 
