@@ -112,7 +112,7 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     moved = Path(shutil.copytree(trained, tmp_path / "run"))
     info = run.open_run(moved).info
     write_sealed(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
-    with pytest.raises(DataError, match="not those that"):
+    with pytest.raises(DataError, match="differs from the reviews"):
         evaluate_split([moved], "test")
     found, written = evaluate_split([moved], "test", source=str(source))
     assert found.num_examples == 100

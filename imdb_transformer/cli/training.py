@@ -59,18 +59,8 @@ def train(
     origin = drive.Origin(init_from, tuple(teacher or ()))
     if seeds == 1:
         _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
-        return
-    from imdb_transformer import config_file
-    from imdb_transformer.distributed import joined
-    from imdb_transformer.training.seeds import summarise
-
-    resolved = config_file.load(config, overrides or ())
-    base = run_dir or Path("runs") / Path(config).stem
-    with joined() as world:
-        results = drive.train_seeds(resolved, base, origin, seeds, world)
-        if world.is_first:
-            summary = summarise(results, test=test)
-            print(summary.model_dump_json() if as_json else making.seeds(summary))
+    else:
+        _train_seeds(config, overrides, run_dir, origin, seeds, test=test, as_json=as_json)
 
 
 @app.command()
@@ -88,6 +78,23 @@ def pretrain(
         _go_on(context, resume, "pretrained", as_json=as_json)
     else:
         _begin(config, overrides, run_dir, "pretrained", drive.Origin(), dry_run=dry_run, as_json=as_json)
+
+
+def _train_seeds(
+    name: str, overrides: list[str] | None, run_dir: Path | None, origin: drive.Origin, num_seeds: int, *,
+    test: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from imdb_transformer import config_file
+    from imdb_transformer.distributed import joined
+    from imdb_transformer.training.seeds import summarise
+
+    config = config_file.load(name, overrides or ())
+    with joined() as world:
+        base = run_dir or Path("runs") / Path(name).stem
+        results = drive.train_seeds(config, base, origin, num_seeds, world)
+        if world.is_first:
+            summary = summarise(results, test=test)
+            print(summary.model_dump_json() if as_json else making.seeds(summary))
 
 
 def _begin(

@@ -99,21 +99,15 @@ def evaluate(
     `raw_logits` are those before calibration, if there was one; `slices` mark reviews, by name.
     """
     # Imported here: training needs `score` only, and scikit-learn takes a second to load.
-    from sklearn.metrics import average_precision_score, confusion_matrix, f1_score, roc_auc_score
+    from sklearn.metrics import confusion_matrix, f1_score
 
     predicted = logits.argmax(1)
     correct = predicted == labels
     probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
     interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
     every = list(range(len(classes)))
-    binary = len(classes) == 2
-    area = precision = None
-    if len(set(labels.tolist())) == len(classes):  # both are undefined where the split lacks a class
-        scores = probabilities[:, 1] if binary else probabilities
-        area = float(roc_auc_score(labels, scores, multi_class="ovr", labels=every))
-        truth = labels if binary else labels[:, None] == np.array(every)
-        precision = float(average_precision_score(truth, scores))
-    average = "binary" if binary else "macro"
+    area, precision = _areas(probabilities, labels)
+    average = "binary" if len(classes) == 2 else "macro"
     calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split,
@@ -136,6 +130,23 @@ def evaluate(
         confusion=confusion_matrix(labels, predicted, labels=every).tolist(),
         classes=classes,
     )
+
+
+def _areas(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[float | None, float | None]:
+    """Areas under the ROC and the precision-recall curve, or None where the split lacks a class."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    num_classes = probabilities.shape[1]
+    if len(set(labels.tolist())) < num_classes:
+        return None, None
+    every = list(range(num_classes))
+    scores, truth = probabilities, labels[:, None] == np.array(every)
+    if num_classes == 2:
+        scores, truth = probabilities[:, 1], labels
+    area = roc_auc_score(labels, scores, multi_class="ovr", labels=every)
+    return float(area), float(average_precision_score(truth, scores))
 
 
 def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:

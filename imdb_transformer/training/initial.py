@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
@@ -101,12 +103,25 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
     ngrams = getattr(model, "ngrams", None)
     if ngrams is None:
         return
+    presence, labels = _presence(split, config, num_buckets=len(ngrams.weights))
+    binary = ngrams.weights.shape[1] == 1
+    for label in [1] if binary else range(ngrams.weights.shape[1]):
+        weights, intercept = naive_bayes_weights(presence, labels == label)
+        column = 0 if binary else label
+        ngrams.weights[:, column] = torch.from_numpy(weights)
+        ngrams.intercept[column] = intercept
+
+
+def _presence(
+    split: EncodedSplit, config: Config, *, num_buckets: int
+) -> tuple[scipy.sparse.csr_matrix, NDArray[Any]]:
+    """Which n-grams stand in which reviews, (reviews, buckets), and these reviews' labels."""
     multiple = length_multiple(config.model)
     order = length_batches(split.lengths, batch_tokens=ANSWER_TOKENS, multiple=multiple)
     parts, counts = [], []
     for rows in order:
         ids = torch.from_numpy(pad([split.review(i) for i in rows], multiple=multiple))
-        buckets = hashed(ids, ids != PAD_ID, len(ngrams.weights))
+        buckets = hashed(ids, ids != PAD_ID, num_buckets)
         parts.append(buckets[buckets != NONE].numpy().astype(np.int32))
         counts.append((buckets != NONE).sum(1).numpy())
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
@@ -115,12 +130,6 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
     is_common = np.bincount(columns)[columns] >= config.model.ngram_min_reviews
     columns, ends = columns[is_common], np.concatenate([[0], np.cumsum(is_common)])[ends]
     presence = scipy.sparse.csr_matrix(
-        (np.ones(len(columns), np.float32), columns, ends), shape=(len(ends) - 1, len(ngrams.weights))
+        (np.ones(len(columns), np.float32), columns, ends), shape=(len(ends) - 1, num_buckets)
     )
-    labels = split.labels[np.concatenate(order)]
-    binary = ngrams.weights.shape[1] == 1
-    for label in [1] if binary else range(ngrams.weights.shape[1]):
-        weights, intercept = naive_bayes_weights(presence, labels == label)
-        column = 0 if binary else label
-        ngrams.weights[:, column] = torch.from_numpy(weights)
-        ngrams.intercept[column] = intercept
+    return presence, split.labels[np.concatenate(order)]

@@ -3,6 +3,10 @@
 What a step does is a function of (config, step): the batch plan of (seed, epoch), the learning rate of
 the step, dropout of (seed, step). So `last` holds tensors and a few counters, and a run that continues
 from it is the run that was never interrupted, bit for bit.
+
+The words: a `Task` is a model, the reviews that it learns and the objective; a `Plan` says which reviews
+each step reads; a `Learner` is the model with its optimisers and moving average; `Counters` say how far a
+run has come; the `Keeper` writes its metrics and checkpoints.
 """
 
 import math
