@@ -6,7 +6,6 @@ laid end to end, are cut into groups of S = 2r queries, and T = 4r.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.layers import Linear
+from imdb_transformer.model.neighbourhood import laid_end_to_end, windows
 from imdb_transformer.model.positions import rotate
 
 
@@ -31,6 +31,10 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
         """(B, L, D) -> (B, L, D). `bias` is what `attention_bias` gives for the batch's mask."""
+        return self.project_out(self.mix(x, bias, rotation))
+
+    def mix(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
+        """(B, L, D) -> (B, L, HK): what the heads gather, before it is projected."""
         qkv = self.project_in(x).unflatten(-1, (3, self.num_heads, self.head_width))
         q, k, v = qkv.permute(2, 3, 0, 1, 4).contiguous().unbind()  # (H, B, L, K) each, copied once
         if rotation is not None:
@@ -38,15 +42,15 @@ class SelfAttention(nn.Module):
         q = q * (1 / math.sqrt(self.head_width))
         if self.windowed:
             num_groups, size, _ = bias.shape
-            q, k, v = (_laid_end_to_end(heads, num_groups * size) for heads in (q, k, v))
+            q, k, v = (laid_end_to_end(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
-            k, v = _windows(k, size), _windows(v, size)
+            k, v = windows(k, size), windows(v, size)
         # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
         # slower in the backward pass (README, "Speed").
         weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, N, S, T)
         heads = F.dropout(weights, self.dropout, self.training) @ v  # (H, N, S, K)
         heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
-        return self.project_out(heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2]))
+        return heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])
 
     @torch.no_grad()
     def weights(self, x: Tensor, rotation: Tensor | None, radius: int) -> Tensor:
@@ -83,43 +87,3 @@ def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
         near = (position[radius:-radius, None] - position).abs() <= radius
         allowed = (queries == keys[:, None]) & near
     return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, never)
-
-
-def _laid_end_to_end(heads: Tensor, length: int) -> Tensor:
-    """(H, B, L, K) -> (H, length, K), zeros after the last review."""
-    flat = heads.flatten(1, 2)
-    return F.pad(flat, (0, 0, 0, length - flat.shape[1])) if length > flat.shape[1] else flat
-
-
-def _windows(x: Tensor, size: int) -> Tensor:
-    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 of each neighbour around it.
-
-    Beyond the ends stands what the attention bias masks: zeros, or another head.
-    """
-    windows: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
-    return windows
-
-
-class _Windows(torch.autograd.Function):
-    """What `unfold` does, with a backward pass that is one sum."""
-
-    @staticmethod
-    def forward(_: Any, x: Tensor, size: int) -> Tensor:
-        heads, length, width = x.shape
-        radius = size // 2
-        padded = F.pad(x.reshape(-1, width), (0, 0, radius, radius))
-        shape = (heads, length // size, 2 * size, width)
-        strides = (length * width, size * width, width, 1)
-        return padded.as_strided(shape, strides).contiguous()
-
-    @staticmethod
-    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        heads, groups, double, width = gradient.shape
-        size, radius = double // 2, double // 4
-        # Counted from the padding before the first position, window i covers the pieces i and i + 1 of S.
-        first, second = gradient.reshape(-1, 2, size, width).unbind(1)
-        pieces = gradient.new_empty(heads * groups + 1, size, width)
-        pieces[0], pieces[-1] = first[0], second[-1]
-        torch.add(first[1:], second[:-1], out=pieces[1:-1])
-        inner = pieces.flatten(0, 1)[radius:-radius]
-        return inner.view(heads, groups * size, width), None

@@ -1,0 +1,50 @@
+"""What windowed attention reads: reviews laid end to end, and the neighbourhood of each group of positions.
+
+Shapes: B batch, L length, H heads, K head width; N groups of S positions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
+    """(H, B, L, K) -> (H, length, K), zeros after the last review."""
+    flat = heads.flatten(1, 2)
+    return F.pad(flat, (0, 0, 0, length - flat.shape[1])) if length > flat.shape[1] else flat
+
+
+def windows(x: Tensor, size: int) -> Tensor:
+    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 of each neighbour around it.
+
+    Beyond the ends stands what the attention bias masks: zeros, or another head.
+    """
+    cut: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
+    return cut
+
+
+class _Windows(torch.autograd.Function):
+    """What `unfold` does, with a backward pass that is one sum."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor, size: int) -> Tensor:
+        heads, length, width = x.shape
+        radius = size // 2
+        padded = F.pad(x.reshape(-1, width), (0, 0, radius, radius))
+        shape = (heads, length // size, 2 * size, width)
+        strides = (length * width, size * width, width, 1)
+        return padded.as_strided(shape, strides).contiguous()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        heads, groups, double, width = gradient.shape
+        size, radius = double // 2, double // 4
+        # Counted from the padding before the first position, window i covers the pieces i and i + 1 of S.
+        first, second = gradient.reshape(-1, 2, size, width).unbind(1)
+        pieces = gradient.new_empty(heads * groups + 1, size, width)
+        pieces[0], pieces[-1] = first[0], second[-1]
+        torch.add(first[1:], second[:-1], out=pieces[1:-1])
+        inner = pieces.flatten(0, 1)[radius:-radius]
+        return inner.view(heads, groups * size, width), None
