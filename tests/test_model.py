@@ -215,11 +215,47 @@ def test_number_of_parameters_is_the_formulas() -> None:
 def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     dropout = Dropout(0.25, by_channel=True).train()
-    out = dropout(torch.ones(64, 5, 256))
+    ones = torch.ones(64, 5, 256)
+    out = dropout(ones, dropout.channels(ones, 256))
     assert torch.equal(out, out[:, :1].expand_as(out))
     torch.testing.assert_close(out.unique(), torch.tensor([0.0, 4 / 3]))
     assert out.mean().item() == pytest.approx(1, abs=0.02)
-    assert torch.equal(dropout.eval()(out), out)
+    assert torch.equal(dropout.eval()(out, dropout.channels(out, 256)), out)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_max_pooling_in_training_has_the_gradient_of_the_plain_one(norm: str) -> None:
+    """It goes back through the positions that hold a maximum only: the others' is zero."""
+    model = classifier(
+        small(norm=norm, num_layers=2, dropout=0.3, activation_dropout=0.2, word_dropout=0.1)
+    ).train()
+    ids, mask = a_batch([30, 7, 1, 20], 32)
+    weights = torch.randn(4, model.head.in_features)
+    found = []
+    for pooled in (
+        lambda: model.pooled(ids, mask, torch.float32),
+        lambda: pool(model.encoder(ids, mask, torch.float32), mask, "max"),
+    ):
+        torch.manual_seed(0)
+        model.zero_grad()
+        vectors = pooled()
+        (vectors * weights).sum().backward()
+        gradients = [p.grad for p in model.encoder.parameters() if p.grad is not None]
+        found.append((vectors, gradients))
+    (ours, gradients), (plain, expected) = found
+    torch.testing.assert_close(ours, plain)
+    assert len(gradients) == len(list(model.encoder.parameters()))
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_some_positions_features_are_those_of_all() -> None:
+    encoder = Encoder(small(dropout=0.5, activation_dropout=0.5), 30).train()
+    ids, mask = a_batch([30, 7, 20], 32)
+    rows = torch.tensor([3, 40, 95, 3])
+    mixed = encoder.mix(ids, mask, torch.float32)
+    torch.testing.assert_close(
+        encoder.each_position(mixed.at(rows)), encoder.each_position(mixed).flatten(0, 1)[rows]
+    )
 
 
 def test_word_dropout_drops_whole_tokens_in_training_only() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.encoder import Encoder, Mixed
 from imdb_transformer.model.layers import Linear
 from imdb_transformer.model.ngrams import Ngrams
 
@@ -44,7 +44,22 @@ class Classifier(nn.Module):
 
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) -> (B, P), what the head reads, in fp32."""
-        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
+        mixed = self.encoder.mix(ids, mask, dtype)
+        if self.training and self.pooling == "max" and self.encoder.repeats:
+            return self._largest(mixed, mask).float()
+        return pool(self.encoder.each_position(mixed), mask, self.pooling).float()
+
+    def _largest(self, mixed: Mixed, mask: Tensor) -> Tensor:
+        """What `pool` gives for "max", (B, D), with less to do in the backward pass.
+
+        Gradient comes to the positions that hold a channel's maximum only. They are found without it, and
+        what treats each position alone is done again for them.
+        """
+        with torch.no_grad():
+            position = (self.encoder.each_position(mixed) + _penalty(mask, mixed.x.dtype)).argmax(1)  # (B, D)
+        first = torch.arange(0, mask.numel(), mask.shape[1], device=mask.device)  # (B,)
+        rows, place = (position + first[:, None]).unique(return_inverse=True)
+        return self.encoder.each_position(mixed.at(rows)).gather(0, place)
 
     def ngram_logits(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B, L) -> (B, C): what the n-grams, if there are any, add to the logits."""
@@ -61,8 +76,12 @@ def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 def _max(features: Tensor, mask: Tensor) -> Tensor:
     # A sum, not masked_fill: its gradient costs nothing.
-    penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
-    return (features + penalty[..., None]).max(dim=1).values
+    return (features + _penalty(mask, features.dtype)).max(dim=1).values
+
+
+def _penalty(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, L, 1): minus infinity on padding, else zero."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)[..., None]
 
 
 def _first(features: Tensor, mask: Tensor) -> Tensor:

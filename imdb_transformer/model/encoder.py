@@ -3,6 +3,8 @@
 Shapes: B batch, L length, D model width, F feed-forward width, V vocabulary.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -45,7 +47,23 @@ class Embedding(nn.Module):
             x = x + functional.pad(rows, (0, 0, 0, length - len(rows)))  # past the table is padding only
         elif config.positions == "sinusoidal":
             x = x + sinusoids(length, config.width, ids.device).to(dtype)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        x = x if self.norm is None else self.norm(x)
+        return self.dropout(x, self.dropout.channels(x, config.width))
+
+
+class Mixed(NamedTuple):
+    """A batch after the attention of a block: what follows treats each position alone."""
+
+    x: Tensor  # (..., D), the residual stream
+    heads: Tensor  # (..., HK), what the heads gathered
+    channels: tuple[Tensor | None, Tensor | None, Tensor | None]  # its dropouts' masks, (B, 1, ·) or (R, ·)
+
+    def at(self, rows: Tensor) -> "Mixed":
+        """The same of R positions, (R, ·) each; `rows` (R,) counts them over the whole batch."""
+        review = rows.div(self.x.shape[1], rounding_mode="floor")
+        first, inner, second = (None if mask is None else mask[review, 0] for mask in self.channels)
+        x, heads = (tensor.flatten(0, 1).index_select(0, rows) for tensor in (self.x, self.heads))
+        return Mixed(x, heads, (first, inner, second))
 
 
 class Block(nn.Module):
@@ -65,11 +83,27 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
+        return self.each_position(self.mix(x, bias, rotation))
+
+    def mix(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Mixed:
+        """The part in which positions see each other."""
+        heads = self.attention.mix(self.attention_norm(x) if self.pre_norm else x, bias, rotation)
+        channels = (
+            self.dropout.channels(x, x.shape[-1]),
+            self.feed_forward.dropout.channels(x, self.feed_forward.expand.out_features),
+            self.dropout.channels(x, x.shape[-1]),
+        )
+        return Mixed(x, heads, channels)
+
+    def each_position(self, mixed: Mixed) -> Tensor:
+        """(..., D): the rest, which treats each position alone."""
+        x, heads, (first, inner, second) = mixed
+        attended = self.attention.project_out(heads)
         if self.pre_norm:
-            x = self.dropout.add_to(x, self.attention(self.attention_norm(x), bias, rotation))
-            return self.dropout.add_to(x, self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(self.dropout.add_to(x, self.attention(x, bias, rotation)))
-        return self.feed_forward_norm(self.dropout.add_to(x, self.feed_forward(x)))
+            x = self.dropout.add_to(x, attended, first)
+            return self.dropout.add_to(x, self.feed_forward(self.feed_forward_norm(x), inner), second)
+        x = self.attention_norm(self.dropout.add_to(x, attended, first))
+        return self.feed_forward_norm(self.dropout.add_to(x, self.feed_forward(x, inner), second))
 
 
 class FeedForward(nn.Module):
@@ -82,11 +116,11 @@ class FeedForward(nn.Module):
         self.activation = functional.relu_ if config.activation == "relu" else functional.gelu
         self.dropout = Dropout(config.activation_dropout, by_channel=config.dropout_mask == "channel")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
+    def forward(self, x: Tensor, channels: Tensor | None = None) -> Tensor:
+        """(..., D) -> (..., D); `channels`: a mask of the hidden layer's dropout."""
         # As (BL, D), so that ReLU in place is not in place on a view, which autograd pays for with copies.
-        hidden = self.activation(self.expand(x.flatten(0, 1))).unflatten(0, x.shape[:2])
-        return self.contract(self.dropout(hidden))
+        hidden = self.activation(self.expand(x.flatten(0, -2))).unflatten(0, x.shape[:-1])
+        return self.contract(self.dropout(hidden, channels))
 
 
 class Encoder(nn.Module):
@@ -99,15 +133,32 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else None
+        # Whether `each_position` gives the same for the same `Mixed`: dropout by element draws anew.
+        self.repeats = config.dropout_mask == "channel" or not (config.dropout or config.activation_dropout)
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`."""
+        return self.each_position(self.mix(ids, mask, dtype))
+
+    def mix(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Mixed:
+        """(B, L) ids and mask -> the batch after the last attention: positions see each other no more."""
         x = self.embedding(ids, dtype)
         radius = min(self.radius, ids.shape[1])  # beyond the length there is nothing to see
         bias = attention_bias(mask, radius, dtype)
         turns = None
         if self.config.positions == "rotary":
             turns = rotation(ids.shape[1], self.config.head_width, ids.device, dtype)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, bias, turns)
+        return self._last.mix(x, bias, turns)
+
+    def each_position(self, mixed: Mixed) -> Tensor:
+        """Features (..., D) of all positions, or of those that `Mixed.at` has chosen."""
+        x = self._last.each_position(mixed)
         return x if self.final_norm is None else self.final_norm(x)
+
+    @property
+    def _last(self) -> Block:
+        last = self.blocks[-1]
+        assert isinstance(last, Block)  # which tells mypy, too
+        return last

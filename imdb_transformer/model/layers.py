@@ -43,19 +43,23 @@ class Dropout(nn.Module):
         super().__init__()
         self.p, self.by_channel = p, by_channel
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D)."""
-        if not (self.training and self.p):
-            return x
-        return x * self._channels(x) if self.by_channel else F.dropout(x, self.p)
+    def channels(self, x: Tensor, width: int) -> Tensor | None:
+        """(B, 1, width) for reviews x (B, L, D): zero for a dropped channel, 1 / (1 - p) for a kept one.
 
-    def add_to(self, x: Tensor, branch: Tensor) -> Tensor:
-        """x + dropout(branch), in one pass over them where the mask is by channel."""
-        if self.training and self.p and self.by_channel:
-            return torch.addcmul(x, branch, self._channels(x))
-        return x + self(branch)
-
-    def _channels(self, x: Tensor) -> Tensor:
-        """(B, 1, D): zero for a dropped channel of a review, 1 / (1 - p) for a kept one."""
-        keep = torch.empty((x.shape[0], 1, x.shape[2]), dtype=x.dtype, device=x.device)
+        None where elements are dropped one by one, or nothing is.
+        """
+        if not (self.training and self.p and self.by_channel):
+            return None
+        keep = torch.empty((x.shape[0], 1, width), dtype=x.dtype, device=x.device)
         return keep.bernoulli_(1 - self.p).div_(1 - self.p)
+
+    def forward(self, x: Tensor, channels: Tensor | None) -> Tensor:
+        """(..., D) -> (..., D); `channels`: a mask that `channels` gave."""
+        return self._by_element(x) if channels is None else x * channels
+
+    def add_to(self, x: Tensor, branch: Tensor, channels: Tensor | None) -> Tensor:
+        """x + dropout(branch), in one pass over them where the mask is by channel."""
+        return x + self._by_element(branch) if channels is None else torch.addcmul(x, branch, channels)
+
+    def _by_element(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.p) if self.training and self.p and not self.by_channel else x

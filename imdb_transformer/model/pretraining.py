@@ -59,8 +59,9 @@ class PretrainingModel(nn.Module):
         """(B, L) ids and mask (true on tokens) -> losses; what is masked is drawn from torch's generator."""
         chosen = (torch.rand(ids.shape, device=ids.device) < self.options.mask_fraction) & mask
         chosen[0, 0] = True  # one at least
-        features = self.encoder(ids.masked_fill(chosen, self.mask_id), mask, dtype)
-        logits, candidates = self._named(features[chosen], ids[chosen])  # (M, 1 + K), target first
+        mixed = self.encoder.mix(ids.masked_fill(chosen, self.mask_id), mask, dtype)
+        features = self.encoder.each_position(mixed.at(chosen.flatten().nonzero().squeeze(1)))  # (M, D)
+        logits, candidates = self._named(features, ids[chosen])  # (M, 1 + K), target first
         targets = torch.zeros(len(logits), dtype=torch.long, device=ids.device)
         masked = F.cross_entropy(logits, targets, reduction="sum")
         num_correct = int((logits.argmax(1) == 0).sum())
