@@ -8,7 +8,9 @@ attention; `torch.nn.TransformerEncoder` of the same dimensions with its padding
 BertForSequenceClassification of the same dimensions (where it is installed, by the extra `bench`). The
 latter two run as their manuals say: bf16 autocast, fused AdamW.
 Prints medians of tokens/s (padding not counted) over all rounds after one of warm-up, ratios as medians of
-the steps' ratios, and the share of the peak, which is a large bf16 matrix product in the same round.
+the steps' ratios, and two shares of the peak, which is a large bf16 matrix product in the same round: of what
+the steps compute, and of what a step that skips nothing would have to (three times the forward pass; "model
+FLOPs utilization", Chowdhery et al. 2022, appendix B).
 """
 
 import argparse
@@ -18,6 +20,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -143,9 +146,9 @@ def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
     return 2 * size**3 / (time.perf_counter() - began)
 
 
-def flops_of(step: Step, batch: Batch) -> int:
+def flops_of(work: Callable[[], object]) -> int:
     with FlopCounterMode(display=False) as counter:
-        step(batch)
+        work()
     return counter.get_total_flops()
 
 
@@ -167,14 +170,19 @@ def main() -> None:
         for _, indices in make_plan(config, data.splits["train"]).batches[:NUM_BATCHES]
     ]
     step = our_step(config, chosen, vocab_size)
-    flops = [flops_of(step, batch) for batch in batches]
+    computed = [flops_of(partial(step, batch)) for batch in batches]
+    model = make_model(config, vocab_size=vocab_size, num_classes=2).eval()
+    whole = [3 * flops_of(partial(model, batch.ids, batch.mask, chosen.dtype)) for batch in batches]
     names = [name for name in CONTESTANTS if name != "transformers" or importlib.util.find_spec(name)]
     seconds, peaks = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
     turns = len(seconds["ours"])
     tokens = [int(batch.mask.sum()) for batch in batches]
     speeds = {name: [tokens[i % len(tokens)] / seconds[name][i] for i in range(turns)] for name in names}
     peak = peaks[torch.bfloat16 if chosen.dtype == torch.bfloat16 else torch.float32]
-    shares = [flops[i % len(flops)] / seconds["ours"][i] / peak[i // len(flops)] for i in range(turns)]
+    shares = {
+        name: [flops[i % len(flops)] / seconds["ours"][i] / peak[i // len(flops)] for i in range(turns)]
+        for name, flops in (("share_of_peak", computed), ("model_flops_share_of_peak", whole))
+    }
     report(speeds, shares, peaks, config, chosen, as_json=arguments.json)
 
 
@@ -212,7 +220,7 @@ def take_turns(
 
 def report(
     speeds: dict[str, list[float]],
-    shares: list[float],
+    shares: dict[str, list[float]],
     peaks: dict[torch.dtype, list[float]],
     config: Config,
     chosen: Hardware,
@@ -221,7 +229,8 @@ def report(
 ) -> None:
     result: dict[str, object] = {
         "date": time.strftime("%Y-%m-%d"), "hardware": chosen.describe(), "torch": torch.__version__,
-        "n": len(shares), "share_of_peak": round(statistics.median(shares), 3),
+        "n": len(speeds["ours"]),
+        **{name: round(statistics.median(values), 3) for name, values in shares.items()},
         "peak_bf16_gflops": round(statistics.median(peaks[torch.bfloat16]) / 1e9),
         "peak_fp32_gflops": round(statistics.median(peaks[torch.float32]) / 1e9),
         **{f"tokens_per_second_{name}": round(statistics.median(values)) for name, values in speeds.items()},
