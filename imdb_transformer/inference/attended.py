@@ -58,17 +58,9 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
 def _weights(model: EncoderModel, ids: torch.Tensor, layer: int) -> NDArray[np.float64]:
     """(H, L, L) of one layer, in fp32."""
     encoder = model.classifier.encoder
-    found: list[torch.Tensor] = []
-
-    def look(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-        x, _, rotation = inputs
-        found.append(module.weights(x, rotation, encoder.radius))
-
-    handle = encoder.blocks[layer].get_submodule("attention").register_forward_pre_hook(look)
-    try:
-        ids = ids.to(model.hardware.device)
-        encoder(ids, torch.ones_like(ids, dtype=torch.bool), torch.float32)
-    finally:
-        handle.remove()
-    weights: NDArray[np.float64] = found[0].cpu().double().numpy()
+    ids = ids.to(model.hardware.device)
+    x, _, rotation = encoder.before(layer, ids, torch.ones_like(ids, dtype=torch.bool), torch.float32)
+    block = encoder.block(layer)
+    found = block.attention.weights(block.attention_reads(x), rotation, encoder.radius)
+    weights: NDArray[np.float64] = found.cpu().double().numpy()
     return weights

@@ -87,13 +87,17 @@ class Block(nn.Module):
 
     def mix(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Mixed:
         """The part in which positions see each other."""
-        heads = self.attention.mix(self.attention_norm(x) if self.pre_norm else x, bias, rotation)
+        heads = self.attention.mix(self.attention_reads(x), bias, rotation)
         channels = (
             self.dropout.channels(x, x.shape[-1]),
             self.feed_forward.dropout.channels(x, self.feed_forward.expand.out_features),
             self.dropout.channels(x, x.shape[-1]),
         )
         return Mixed(x, heads, channels)
+
+    def attention_reads(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D), what the attention sees of the residual stream."""
+        return self.attention_norm(x) if self.pre_norm else x
 
     def each_position(self, mixed: Mixed) -> Tensor:
         """(..., D): the rest, which treats each position alone."""
@@ -142,23 +146,29 @@ class Encoder(nn.Module):
 
     def mix(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Mixed:
         """(B, L) ids and mask -> the batch after the last attention: positions see each other no more."""
+        return self.block(-1).mix(*self.before(-1, ids, mask, dtype))
+
+    def before(
+        self, index: int, ids: Tensor, mask: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What a block is called with: the residual stream (B, L, D), attention's bias, rotation."""
         x = self.embedding(ids, dtype)
         radius = min(self.radius, ids.shape[1])  # beyond the length there is nothing to see
         bias = attention_bias(mask, radius, dtype)
         turns = None
         if self.config.positions == "rotary":
             turns = rotation(ids.shape[1], self.config.head_width, ids.device, dtype)
-        for block in self.blocks[:-1]:
+        for block in self.blocks[:index]:
             x = block(x, bias, turns)
-        return self._last.mix(x, bias, turns)
+        return x, bias, turns
 
     def each_position(self, mixed: Mixed) -> Tensor:
         """Features (..., D) of all positions, or of those that `Mixed.at` has chosen."""
-        x = self._last.each_position(mixed)
+        x = self.block(-1).each_position(mixed)
         return x if self.final_norm is None else self.final_norm(x)
 
-    @property
-    def _last(self) -> Block:
-        last = self.blocks[-1]
-        assert isinstance(last, Block)  # which tells mypy, too
-        return last
+    def block(self, index: int) -> Block:
+        """One of the blocks."""
+        block = self.blocks[index]
+        assert isinstance(block, Block)  # which tells mypy, too
+        return block
