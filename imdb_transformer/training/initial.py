@@ -52,7 +52,7 @@ def check_finished(path: Path) -> None:
     if path != folder and source.info.status != "finished":
         raise RunError(
             f"{path} is not finished ({source.info.status}): continue it with --resume, or name one of its "
-            f"checkpoints, as {folder}."
+            f"checkpoints, as {source.checkpoint('last')}."
         )
 
 
