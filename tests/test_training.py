@@ -96,7 +96,7 @@ def test_patience_ends_a_run_early(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_a_warm_up_longer_than_the_training_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"warmup_steps = 10,000, and the training has \d+ steps"):
+    with pytest.raises(ConfigError, match=r"warmup_steps \(10,000\) exceeds the training's \d+ steps"):
         train(tiny("train.warmup_steps=10_000"), tmp_path / "run")
 
 

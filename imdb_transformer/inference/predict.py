@@ -51,9 +51,9 @@ class Predictor:
     """One or several runs' models, ready for texts; several answer with the mean of their probabilities.
 
     >>> predictor = Predictor.load("runs/base")  # doctest: +SKIP
-    >>> predictor("an awful, boring film").label  # doctest: +SKIP
+    >>> predictor("I hated it: a boring film").label  # doctest: +SKIP
     'neg'
-    >>> [found.label for found in predictor(["a great film", "a dull, awful film"])]  # doctest: +SKIP
+    >>> [found.label for found in predictor(["a great film", "awful"])]  # doctest: +SKIP
     ['pos', 'neg']
     >>> predictor.probabilities(["a great film"]).shape  # doctest: +SKIP
     (1, 2)
