@@ -79,7 +79,7 @@ def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp
     (tmp_path / "broken" / run.INFO).write_text("{")
     alone = evaluate_split([tmp_path / "nb"], "test")[0]
     shown = imdb_tx("eval", copy).stdout
-    assert "baseline" in shown
+    assert "\nbaseline " in shown
     assert f"{100 * alone.accuracy:.2f}%" in shown
     found = json.loads(imdb_tx("eval", copy, "--json").stdout)["baselines"]
     assert {Path(name).name for name in found} == {"nb", "tfidf"}

@@ -96,6 +96,7 @@ def pair_of(
 
 def _flat(opened: run.Run) -> dict[str, Any]:
     """What a run is, and each key of its config."""
-    sections = opened.config.model_dump()
-    keys = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
-    return {"kind": opened.info.kind, **keys}
+    flat: dict[str, Any] = {"kind": opened.info.kind}
+    for section, keys in opened.config.model_dump().items():
+        flat |= {f"{section}.{key}": value for key, value in keys.items()}
+    return flat

@@ -45,7 +45,7 @@ class Classifier(nn.Module):
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) -> (B, P), what the head reads, in fp32."""
         mixed = self.encoder.mix(ids, mask, dtype)
-        if self.training and self.pooling == "max" and self.encoder.repeats:
+        if self.training and self.pooling == "max" and self.encoder.is_repeatable:
             return self._largest(mixed, mask).float()
         return pool(self.encoder.each_position(mixed), mask, self.pooling).float()
 

@@ -120,7 +120,7 @@ class FeedForward(nn.Module):
         self.activation = functional.relu_ if config.activation == "relu" else functional.gelu
         self.dropout = Dropout(config.activation_dropout, by_channel=config.dropout_mask == "channel")
 
-    def forward(self, x: Tensor, channels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, channels: Tensor | None) -> Tensor:
         """(..., D) -> (..., D); `channels`: a mask of the hidden layer's dropout."""
         # As (BL, D), so that ReLU in place is not in place on a view, which autograd pays for with copies.
         hidden = self.activation(self.expand(x.flatten(0, -2))).unflatten(0, x.shape[:-1])
@@ -137,8 +137,9 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else None
-        # Whether `each_position` gives the same for the same `Mixed`: dropout by element draws anew.
-        self.repeats = config.dropout_mask == "channel" or not (config.dropout or config.activation_dropout)
+        self.is_repeatable = config.dropout_mask == "channel" or not (
+            config.dropout or config.activation_dropout
+        )
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`."""
@@ -163,7 +164,10 @@ class Encoder(nn.Module):
         return x, bias, turns
 
     def each_position(self, mixed: Mixed) -> Tensor:
-        """Features (..., D) of all positions, or of those that `Mixed.at` has chosen."""
+        """Features (..., D) of all positions, or of those that `Mixed.at` has chosen.
+
+        A second call gives the same where the encoder `is_repeatable`; dropout by element draws anew.
+        """
         x = self.block(-1).each_position(mixed)
         return x if self.final_norm is None else self.final_norm(x)
 
