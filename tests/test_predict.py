@@ -106,6 +106,17 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
+def test_a_column_of_windows_of_ones_own_is_kept(predictor: Predictor) -> None:
+    table = pa.table({"text": ["a film"], "windows": ["XP"]})
+    found = list(predictor(["a film"]))
+    out = tables.output_schema(table.schema, windows=False)
+    assert tables.with_predictions(table, found, out).column("windows").to_pylist() == ["XP"]
+    out = tables.output_schema(table.schema, windows=True)
+    assert tables.with_predictions(table, found, out).column_names == [
+        "text", "predicted_label", "probability", "windows",
+    ]  # fmt: skip
+
+
 def texts_of(path: Path, column: str = "text", skip: tables.Skip | None = None) -> list[str]:
     _, parts = tables.open_reviews(path, column, skip=skip)
     return [text for part in parts for text in part.column(column).to_pylist()]
@@ -128,6 +139,17 @@ def test_bad_rows_are_told_by_number_and_left_out_if_so_wished(tmp_path: Path, s
     assert not told or "line 3" in told[0]
     with pytest.raises(DataError):
         texts_of(path)
+
+
+def test_rows_that_an_open_quote_swallows_are_told(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,text\n1,one\n2,,two\n3,\n" + '4,four,"open\n' + "5,five\n" * 9)
+    told: list[str] = []
+    assert texts_of(tmp_path / "r.csv", skip=told.append) == ["one"]
+    assert sorted(told) == [
+        "line 3 has too few or too many fields",
+        "line 5 has too few or too many fields and runs over 10 lines more: a quote that is not closed?",
+        "row 2, malformed ones not counted, has no 'text'",
+    ]
 
 
 def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
@@ -164,7 +186,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
 
 
 def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_bytes(b"first\r\n\nthird \xe2\x98\x83")
+    (tmp_path / "r.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\nthird \xe2\x98\x83")
     assert texts_of(tmp_path / "r.txt") == [
         "first",
         "",

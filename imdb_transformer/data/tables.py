@@ -31,12 +31,12 @@ def read_table(path: Path, text_columns: list[str]) -> pa.Table:
 
 
 def open_table(
-    path: Path, text_columns: list[str], *, skip_row: Callable[[int], None] | None = None
+    path: Path, text_columns: list[str], *, skip_row: Callable[[str], None] | None = None
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Columns and rows of a CSV, TSV, JSONL or Parquet file, a block at a time. Raises DataError.
 
-    `skip_row` is told the number of each line of a CSV or TSV file that has too few or too many fields, which
-    is then left out; without it such a line is an error.
+    `skip_row` is told of each row of a CSV or TSV file that has too few or too many fields, which is then
+    left out; without it such a row is an error.
     """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
@@ -76,7 +76,7 @@ def _named_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _open(path: Path, skip_row: Callable[[int], None] | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _open(path: Path, skip_row: Callable[[str], None] | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         from pyarrow import parquet
@@ -108,13 +108,15 @@ def _as_written(kind: pa.DataType) -> pa.DataType:
 
 
 def _open_delimited(
-    path: Path, skip_row: Callable[[int], None] | None
+    path: Path, skip_row: Callable[[str], None] | None
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     from pyarrow import csv
 
     def skip(row: Any) -> str:
         assert skip_row is not None
-        skip_row(row.number)
+        more = row.text.count("\n")
+        open_quote = f" and runs over {more} lines more: a quote that is not closed?" if more else ""
+        skip_row(f"line {row.number} has too few or too many fields{open_quote}")
         return "skip"
 
     options = {

@@ -25,8 +25,9 @@ Part = Iterator[pa.Table]
 def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[pa.Schema, Part]:
     """Columns of a file of reviews, and its rows in tables of at most 2,000: a text file's lines are rows.
 
-    A row without text, or with too few or too many fields, is an error; or, where there is a `skip`, that
-    is told of it and the row is left out. Raises ConfigError and DataError.
+    A table's row without text, or with too few or too many fields, is an error; or, where there is a `skip`,
+    that is told of it and the row is left out. A text file's line is a review, whatever stands in it. Raises
+    ConfigError and DataError.
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
@@ -36,8 +37,7 @@ def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty.")
         return pa.schema({column: pa.string()}), _lines(path, column)
-    skip_line = None if skip is None else lambda number: skip(f"line {number} has too few or too many fields")
-    schema, batches = open_table(path, [column], skip_row=skip_line)
+    schema, batches = open_table(path, [column], skip_row=skip)
     kind = schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise DataError(f"{path}: column {column!r} holds {kind}, not text.")
@@ -63,7 +63,7 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
             if missing and skip is None:
                 raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
             for number in missing:
-                skip(f"row {number} has no {column!r}")  # type: ignore[misc]
+                skip(f"row {number}, malformed ones not counted, has no {column!r}")  # type: ignore[misc]
             row += table.num_rows
             yield table.filter(is_text)
 
@@ -100,11 +100,12 @@ def output_schema(schema: pa.Schema, *, windows: bool) -> pa.Schema:
 
 def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema) -> pa.Table:
     """A table of the input with its predictions, in the columns of `output_schema`."""
-    added = {
+    added: dict[str, list[Any]] = {
         "predicted_label": [p.label for p in predictions],
         "probability": [p.probability for p in predictions],
-        "windows": [p.windows for p in predictions],
     }
+    if out.names[-1] == "windows":  # elsewhere it is the input's own
+        added["windows"] = [p.windows for p in predictions]
     columns = [added[name] if name in added else table.column(name) for name in out.names]
     return pa.table(columns, schema=out)
 
