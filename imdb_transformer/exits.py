@@ -1,7 +1,7 @@
 """How the process ends: signals become exceptions, exceptions become a sentence and an exit code.
 
 0 done; 1 a defect of ours; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
-6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted.
+6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted; 141 the reader left.
 """
 
 import os
@@ -13,6 +13,7 @@ from types import FrameType
 
 from imdb_transformer.errors import USER_ERRORS, Interrupted, ResourceError
 
+READER_LEFT = 128 + signal.SIGPIPE
 OUT_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "Storage size calculation")
 
@@ -38,10 +39,25 @@ def until_reader_leaves() -> Iterator[None]:
     """Ends the process quietly when whoever reads stdout, such as `head`, has seen enough."""
     try:
         yield
-        sys.stdout.flush()
+        flush_stdout()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(0)
+
+
+def flush_stdout() -> None:
+    """Writes what stdout still holds, while an error can be told: at the interpreter's end it cannot."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _drop_stdout()
+        error.filename = "standard output"
+        raise
+
+
+def _drop_stdout() -> None:
+    """What is left for stdout goes nowhere, or the interpreter would try once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -229,6 +229,26 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
     assert ended.returncode == 0
 
 
+@pytest.mark.parametrize(("target", "code"), [(">/dev/full", 6), ("| true", 0)])
+def test_results_that_nobody_can_take_end_with_a_documented_code(
+    trained: Path, target: str, code: int
+) -> None:
+    command = f"{sys.executable} -m imdb_transformer verify {trained} {target}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False, env=environment
+    )
+    assert ended.returncode == code
+    assert (b"standard output" in ended.stderr) == (code == 6)
+    assert b"Exception" not in ended.stderr
+
+
+def test_a_reader_that_leaves_in_the_middle_is_no_defect(trained: Path) -> None:
+    command = f"{sys.executable} -u -m imdb_transformer verify {trained} | true"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
 def metrics_lines(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

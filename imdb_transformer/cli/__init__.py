@@ -10,7 +10,7 @@ import sys
 
 from imdb_transformer.cli import corpus, predict, training, use  # noqa: F401  (importing adds the commands)
 from imdb_transformer.cli.options import app
-from imdb_transformer.exits import exiting
+from imdb_transformer.exits import READER_LEFT, exiting, until_reader_leaves
 
 
 def main() -> None:
@@ -21,5 +21,11 @@ def main() -> None:
     # Imports make a million objects that stay: to look through them for garbage as often as Python's default
     # has it took an eighth of a cold `predict`.
     gc.set_threshold(20_000)
-    with exiting():
-        app()
+    with exiting(), until_reader_leaves():
+        try:
+            app()
+        except SystemExit as ended:
+            if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer's 1 is no defect
+                sys.exit(READER_LEFT)
+            if ended.code:
+                raise
