@@ -1,4 +1,5 @@
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -173,8 +174,20 @@ def test_one_damaged_split_of_imdb_is_not_taken_for_imdb_nor_for_something_else(
     hashes = {"train": corpus.content_hash(train), "test": "0" * 64, "unsupervised": "0" * 64}
     monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
     again = config(source, tmp_path / "again")
-    with pytest.raises(DataError, match="wrong checksum of test, unsupervised"):
+    with pytest.raises(DataError, match=r"wrong checksum of test, unsupervised.*eval --source"):
         corpus.ensure(again)
+
+
+def test_imdb_with_a_validation_split_of_ones_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
+) -> None:
+    own = Path(shutil.copytree(source, tmp_path / "own"))
+    shutil.copy(own / "test.jsonl", own / "validation.jsonl")
+    stored, _ = corpus.ensure(config(own, tmp_path))
+    hashes = {name: stored.manifest.splits[name].content_hash for name in corpus.IMDB_HASHES}
+    monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
+    with pytest.raises(DataError, match="comes with the package"):
+        corpus.ensure(config(own, tmp_path / "again"))
 
 
 def test_how_a_path_is_spelt_does_not_matter(

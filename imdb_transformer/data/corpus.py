@@ -205,9 +205,18 @@ def _check_imdb(reviews: Reviews, source: str) -> bool:
     wrong = [split for split in IMDB_HASHES if not matches.get(split, not official)]
     if wrong and (official or any(matches.values())):
         counts = ", ".join(f"{split} {len(rows.texts):,}" for split, rows in reviews.splits.items())
+        advice = (
+            "Fetch it again, or rename your own." if official else
+            "Fetch it again; to measure on reviews of your own, train on IMDB and use `eval --source`."
+        )  # fmt: skip
         raise DataError(
             f"{source} should be IMDB (25,000 train, 25,000 test, 50,000 unsupervised) and is not: wrong "
-            f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own."
+            f"checksum of {', '.join(wrong)} (it holds {counts}). {advice}"
+        )
+    if "validation" in reviews.splits and any(matches.values()):
+        raise DataError(
+            f"{source} is IMDB with a validation split of its own; IMDB's is the same everywhere and comes "
+            "with the package: take the file or folder of that split away."
         )
     return matches.get("train", False)
 
