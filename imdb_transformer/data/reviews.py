@@ -1,5 +1,6 @@
 """Labelled reviews in memory, as every source gives them and the stored corpus takes them."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -70,11 +71,12 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
 
 
 def _numbers_first(name: str) -> tuple[int, float, str]:
-    """Sorts '2' before '10', and numbers before words."""
+    """Sorts '2' before '10', and numbers before words, 'nan' among them."""
     try:
-        return (0, float(name), name)
+        number = float(name)
     except ValueError:
-        return (1, 0.0, name)
+        number = math.nan
+    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
 
 
 def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -85,9 +87,13 @@ def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def lines_of(stream: Iterable[bytes], origin: str) -> Iterator[str]:
-    """The lines of UTF-8 text, without their ends. Raises DataError naming a line that is not UTF-8."""
+    """The lines of UTF-8 text, without their ends and a byte order mark before the first.
+
+    Raises DataError naming a line that is not UTF-8.
+    """
     for number, line in enumerate(stream, 1):
         try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            encoding = "utf-8-sig" if number == 1 else "utf-8"
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode(encoding)
         except UnicodeDecodeError:
             raise DataError(f"{origin}: line {number} is not UTF-8.") from None
