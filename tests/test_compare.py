@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import run
+from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.compare import pair_of
@@ -43,6 +44,22 @@ def test_runs_on_other_reviews_are_not_compared(trained: Path, tmp_path: Path) -
     refused = imdb_tx("compare", trained, tmp_path / "nb", "--split", "train")
     assert isinstance(refused.exception, DataError)
     assert "other reviews in train" in str(refused.exception)
+
+
+def test_runs_on_other_labels_of_the_same_reviews_are_not_compared(tmp_path: Path, source: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for path in source.iterdir():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        length = [{**row, "long": "long" if len(row["text"]) > 200 else "short"} for row in rows]
+        (folder / path.name).write_text("".join(json.dumps(row) + "\n" for row in length))
+    (folder / "unsupervised.jsonl").unlink()
+    for column in ("label", "long"):
+        data = DataConfig(source=str(folder), data_dir=str(tmp_path / "data"), label_column=column)
+        make_baseline(tmp_path / column, Config(data=data), "tfidf")
+    refused = imdb_tx("compare", tmp_path / "label", tmp_path / "long")
+    assert isinstance(refused.exception, DataError)
+    assert "other" in str(refused.exception)
 
 
 def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers
     for name, other in zip(names, found, strict=True):
         if other.texts != found[0].texts:
             raise DataError(f"{name} and {names[0]} have other reviews in {split}: they cannot be compared.")
+        classes, labels = other.evaluation.classes, other.labels
+        if classes != found[0].evaluation.classes or not np.array_equal(labels, found[0].labels):
+            raise DataError(f"{name} and {names[0]} have other labels in {split}: they cannot be compared.")
     pairs = [
         pair_of(names[i], names[j], found[i].correct, found[j].correct)
         for i, j in combinations(range(len(paths)), 2)
