@@ -119,3 +119,9 @@ def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_
         assert f"<b>{title}.</b>" in page
     assert "McNemar" in page
     assert not OUTSIDE.search(page)
+
+
+def test_classes_may_be_called_dollars() -> None:
+    logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
+    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
+    assert "$_$" in plots.confusion(found).svg

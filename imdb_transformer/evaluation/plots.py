@@ -18,6 +18,7 @@ from imdb_transformer.evaluation.evaluate import Evaluation, confidence_bins
 SIZE = (5.0, 3.4)  # inches; the page scales them
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a class may be called $$
     "svg.hashsalt": "imdb-tx",  # the same figure, the same bytes
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -39,6 +40,7 @@ class Plot(NamedTuple):
     svg: str
 
 
+@matplotlib.rc_context(STYLE)
 def learning_curves(metrics: Metrics) -> Plot | None:
     """Training loss and validation accuracy against the step; none where nothing was logged."""
     losses = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
@@ -60,6 +62,7 @@ def learning_curves(metrics: Metrics) -> Plot | None:
     return _plot("Learning curves", description, figure)
 
 
+@matplotlib.rc_context(STYLE)
 def losses(by_run: Mapping[str, Metrics]) -> Plot | None:
     """Training loss of several runs against the step; none where nothing was logged."""
     figure, axes = _axes()
@@ -76,6 +79,7 @@ def losses(by_run: Mapping[str, Metrics]) -> Plot | None:
     return _plot("Training loss", f"Training loss at the end: {', '.join(ends)}.", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def validations(by_run: Mapping[str, Metrics]) -> Plot | None:
     """Validation accuracy of several runs against the step; none where none was validated."""
     figure, axes = _axes()
@@ -92,6 +96,7 @@ def validations(by_run: Mapping[str, Metrics]) -> Plot | None:
     return _plot("Validation accuracy", f"The best validation accuracy: {', '.join(bests)}.", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Plot | None:
     """True against false positives, of the second of two classes; none where the split lacks a class."""
     from sklearn.metrics import auc, roc_curve
@@ -109,6 +114,7 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
     return _plot("ROC", f"ROC curve of {classes[1]!r}; the area under it: {', '.join(areas)}.", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Plot:
     """Accuracy against confidence over bins of as many reviews each; `errors` are the calibration errors."""
     figure, axes = _axes()
@@ -122,6 +128,7 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
     return _plot("Reliability", f"Accuracy against confidence; the calibration error: {told}.", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def confusion(found: Evaluation) -> Plot:
     """Counts by true and predicted class."""
     figure, axes = _axes()
@@ -138,6 +145,7 @@ def confusion(found: Evaluation) -> Plot:
     return _plot("Confusion", f"{right:,} of {found.num_examples:,} reviews are on the diagonal.", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def slices(found: Evaluation) -> Plot | None:
     """Accuracy of each slice of the reviews."""
     if not found.slices:
@@ -174,15 +182,13 @@ def _label(axes: Any, x: str, y: str, *, legend: bool) -> None:
 
 
 def _axes() -> tuple[Figure, Any]:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=SIZE, layout="constrained")
-        return figure, figure.subplots()
+    figure = Figure(figsize=SIZE, layout="constrained")
+    return figure, figure.subplots()
 
 
 def _plot(title: str, description: str, figure: Figure) -> Plot:
     text = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     # What is black takes the page's colour of text, so that it can be read in the dark.
