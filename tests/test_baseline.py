@@ -9,7 +9,7 @@ from imdb_transformer.cli import runs
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.tokenized import rows_of
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
 from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference.linear import WORDS, Kind, vectorizer, weighted
@@ -103,3 +103,8 @@ def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path)
     path.unlink()
     with pytest.raises(RunError, match=r"ngrams\.txt"):
         Predictor.load(folder)
+
+
+def test_texts_that_share_nothing_are_refused() -> None:
+    with pytest.raises(DataError, match="stands in 2 of the 4 training reviews"):
+        fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import Score, score
 from imdb_transformer.inference.linear import Kind, LinearModel, Ngrams, vectorizer, weighted
@@ -55,10 +56,17 @@ def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes:
 
     `tfidf`: sublinear counts of words and bigrams, normalised. `nb`: presence of words, bigrams and trigrams,
     each weighted by its naive-Bayes log-count ratio (Wang and Manning 2012, section 2.3), with logistic
-    regression in the place of their support vector machine (Mesnil et al. 2015).
+    regression in the place of their support vector machine (Mesnil et al. 2015). Raises DataError where the
+    texts share nothing.
     """
     counter = vectorizer(kind, min_df=MIN_DOCUMENTS)
-    counts = counter.fit_transform(texts)
+    try:
+        counts = counter.fit_transform(texts)
+    except ValueError:  # "After pruning, no terms remain"
+        raise DataError(
+            f"No n-gram stands in {MIN_DOCUMENTS} of the {len(texts):,} training reviews: they are too few "
+            "or too short for a linear model."
+        ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
     if kind == "tfidf":
