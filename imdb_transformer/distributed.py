@@ -86,12 +86,16 @@ class World(NamedTuple):
 
 
 ALONE = World()
+NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 
 @contextmanager
 def joined() -> Iterator[World]:
     """The world that `torchrun` started this process in; a world of one without it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal():
+        raise ConfigError(f"WORLD_SIZE is {size!r}, which is no number. {NOT_TORCHRUN}")
+    if int(size) == 1:
         yield ALONE
         return
     num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
@@ -102,8 +106,11 @@ def joined() -> Iterator[World]:
     # The first optimizer imports this, and its functions' defaults are the group that there is then: they
     # would keep it, and gloo's threads, past the interpreter's end, where such a thread can abort.
     importlib.import_module("torch.distributed.nn.functional")
-    with _partners():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
+    try:
+        with _partners():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
+    except ValueError as error:
+        raise ConfigError(f"WORLD_SIZE is set, but not by torchrun ({error}). {NOT_TORCHRUN}") from None
     try:
         yield World(dist.get_rank(), dist.get_world_size(), gpu)
     finally:

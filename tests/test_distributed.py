@@ -14,7 +14,8 @@ import pytest
 from safetensors.torch import load_file
 
 from imdb_transformer import metrics, run
-from imdb_transformer.distributed import ALONE, World
+from imdb_transformer.distributed import ALONE, World, joined
+from imdb_transformer.errors import ConfigError
 from tests.tiny import TINY_MODEL
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -189,3 +190,13 @@ def test_shares_are_put_together_in_order(size: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(World, "gathered", gathered)
     for rank in range(size):
         assert World(rank, size).map(lambda i: i * i, items) == [i * i for i in items]
+
+
+@pytest.mark.parametrize(("size", "said"), [("2", "not by torchrun"), ("two", "no number")])
+def test_a_world_that_torchrun_did_not_make_is_refused(
+    size: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=said), joined():
+        pass
