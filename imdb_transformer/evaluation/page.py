@@ -43,7 +43,8 @@ summary {{ cursor: pointer; }}
 
 def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
     """Writes a page of HTML sections under a title."""
-    write_whole(path, PAGE.format(title=html.escape(title), body="\n".join(sections)).encode())
+    page = PAGE.format(title=html.escape(title), body="\n".join(sections))
+    write_whole(path, page.encode(errors="replace"))  # an argument may hold bytes that are no text
 
 
 def table_of(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
