@@ -8,6 +8,7 @@ import pytest
 
 from imdb_transformer import run
 from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.evaluation.calibration import fit_temperature
 from imdb_transformer.evaluation.evaluate import evaluate, score
 from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference import forward
@@ -117,3 +118,20 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     found, written = evaluate_split([moved], "test", source=str(source))
     assert found.num_examples == 100
     assert source.name in written.name
+
+
+def test_probabilities_stay_as_they_are_where_validation_has_no_error() -> None:
+    """A few easy reviews would ask for a temperature of zero, and make the first error cost all."""
+    logits = np.array([[2.0, 0.0], [0.0, 0.5], [3.0, 1.0]])
+    assert fit_temperature(logits, np.array([0, 1, 0])) == 1.0
+    assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
+
+
+def test_figures_of_many_runs_together_have_a_name_that_fits(trained: Path, tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
+    found, written = evaluate_split(copies, "validation")
+    assert len(written.name) < 100
+    assert json.loads(written.read_text())["checkpoint"] == found.checkpoint
+    assert found.checkpoint.count("a-run-of-a-long-name") == 12
+    _, other = evaluate_split(copies[:-1], "validation")
+    assert other != written

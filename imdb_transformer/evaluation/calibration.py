@@ -16,7 +16,13 @@ BOUNDS = (-3.0, 3.0)  # of the temperature's logarithm: a factor of 20 either wa
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
-    """What to divide (N, C) logits by for the least cross-entropy (Guo et al. 2017, section 4.2)."""
+    """What to divide (N, C) logits by for the least cross-entropy (Guo et al. 2017, section 4.2).
+
+    1 where every answer is right: the loss would then fall all the way to a temperature of zero, and a few
+    reviews without an error do not say that there is never one.
+    """
+    if bool((logits.argmax(1) == labels).all()):
+        return 1.0
     exact = logits.astype(np.float64)
     rows = np.arange(len(labels))
 

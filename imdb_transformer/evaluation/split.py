@@ -1,5 +1,6 @@
 """Evaluation of a run on a split of its corpus, or of another corpus with the same classes."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from imdb_transformer.inference.predict import Predictor
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
+LONGEST_NAME = 120  # of a file of figures; file systems take 255 bytes, a temporary name's addition included
 CLEAN = "not in training"
 """The slice of test without the reviews that stand in train or validation as well"""
 
@@ -57,7 +59,11 @@ def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
     together = [
         other.folder.name if at.name == "best" else f"{other.folder.name}-{at.name}" for other, at in others
     ]
-    written = figures_file(opened.folder, "-with-".join(["-".join(names), *together]))
+    name = "-with-".join(["-".join(names), *together])
+    if len(name) > LONGEST_NAME:
+        which = hashlib.sha256("\n".join(str(at.resolve()) for _, at in others).encode()).hexdigest()[:8]
+        name = f"{'-'.join(names)}-with-{len(others)}-others-{which}"
+    written = figures_file(opened.folder, name)
     written.parent.mkdir(exist_ok=True)
     write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
     return written
@@ -92,7 +98,8 @@ def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given:
     labels = np.array(rows.labels)
     logits = predictor.logits(rows.texts)
     names = [
-        f"{at.name} (step {model.step})" for (_, at), model in zip(located, predictor.models, strict=True)
+        f"{f'{other.folder.name}/' if len(located) > 1 else ''}{at.name} (step {model.step})"
+        for (other, at), model in zip(located, predictor.models, strict=True)
     ]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.uncalibrated().log_probabilities(logits)
