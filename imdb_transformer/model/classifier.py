@@ -56,7 +56,8 @@ class Classifier(nn.Module):
         what treats each position alone is done again for them.
         """
         with torch.no_grad():
-            position = (self.encoder.each_position(mixed) + _penalty(mask, mixed.x.dtype)).argmax(1)  # (B, D)
+            features = self.encoder.each_position(mixed) + _penalty(mask, mixed.x.dtype)
+            position = features.max(1).indices  # (B, D); argmax takes four times as long on a CPU
         first = torch.arange(0, mask.numel(), mask.shape[1], device=mask.device)  # (B,)
         rows, place = (position + first[:, None]).unique(return_inverse=True)
         return self.encoder.each_position(mixed.at(rows)).gather(0, place)
