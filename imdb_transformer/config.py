@@ -107,8 +107,6 @@ class ModelConfig(BaseModel):
     """on attention weights"""
     activation_dropout: Fraction = 0.0
     """after the feed-forward's activation"""
-    pooled_dropout: Fraction = 0.0
-    """on the pooled vector"""
     word_dropout: Fraction = 0.0
     """share of tokens whose embedding is dropped whole in training"""
     ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0

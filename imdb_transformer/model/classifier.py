@@ -30,14 +30,13 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.pooling = config.pooling
-        self.pooled_dropout = nn.Dropout(config.pooled_dropout)
         self.head = Linear(config.width * (2 if config.pooling == "max+mean" else 1), num_classes)
         self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
         self.ngram_weight = config.ngram_weight
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
-        logits = self.head(self.pooled_dropout(self.pooled(ids, mask, dtype)))
+        logits = self.head(self.pooled(ids, mask, dtype))
         # The encoder learns as if it were alone: beside weights that already know the training reviews
         # it would find nothing left to learn (configs/EXPERIMENTS.md).
         return logits if self.training else logits + self.ngram_logits(ids, mask)

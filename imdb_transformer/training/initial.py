@@ -26,7 +26,7 @@ from imdb_transformer.model.ngrams import NONE, hashed
 
 # Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
 FREE = {
-    "pooling", "dropout", "attention_dropout", "activation_dropout", "pooled_dropout", "word_dropout",
+    "pooling", "dropout", "attention_dropout", "activation_dropout", "word_dropout",
     "dropout_mask", "embedding_std", "ngram_buckets", "ngram_min_reviews", "ngram_weight",
 }  # fmt: skip
 
