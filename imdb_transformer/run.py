@@ -207,7 +207,7 @@ def open_run(folder: Path) -> Run:
     except OSError as error:
         raise RunError(f"{folder / CONFIG} cannot be read: {error.strerror}.") from None
     except ConfigError as error:
-        raise RunError(f"{folder} is damaged: {error}") from None
+        raise RunError(f"{folder} was made by another version of imdb-tx: {error}") from None
     return Run(folder, config, info)
 
 

@@ -1,11 +1,13 @@
 """What the tests share: a tiny corpus of reviews that the demo's grammar wrote, and a run trained on it."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from typer.testing import CliRunner, Result
 
 from imdb_transformer import config_file
@@ -14,7 +16,11 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import demo
 from tests.tiny import TINY_MODEL
 
+# What is promised to the bit is promised of a CPU; torch has not looked for a GPU yet.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 torch.set_num_threads(2)
+settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
+settings.load_profile("untimed")
 
 
 def write_jsonl(path: Path, texts: list[str], labels: list[str]) -> None:

@@ -186,6 +186,27 @@ def test_rotary_products_depend_on_the_distance_only() -> None:
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
 
 
+def test_rotation_is_that_of_complex_numbers() -> None:
+    """Su et al. 2021, 3.2.1: channels i and i + K/2 as one number, turned by position times frequency."""
+    x = torch.randn(3, 20, 8)
+    angle = torch.arange(20)[:, None] * 10_000 ** (-torch.arange(4) / 4)
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
+    ours = rotate(x, rotation(20, 8, torch.device("cpu"), torch.float32))
+    torch.testing.assert_close(ours, torch.cat([turned.real, turned.imag], -1))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
+def test_embedding_is_that_of_scaled_tokens_and_their_positions(positions: str) -> None:
+    embedding = Encoder(small(positions=positions, embedding_scale=True), 30).embedding
+    ids, _ = a_batch([7, 5], 7)
+    expected = embedding.tokens.weight[ids] * 12**0.5
+    if positions == "sinusoidal":
+        expected = expected + sinusoids(7, 12, ids.device)
+    if embedding.learned is not None:
+        expected = expected + embedding.learned.weight[:7]
+    torch.testing.assert_close(embedding(ids, torch.float32), expected)
+
+
 def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
     features = -torch.rand(2, 5, 3) - 1
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
@@ -221,6 +242,28 @@ def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     torch.testing.assert_close(out.unique(), torch.tensor([0.0, 4 / 3]))
     assert out.mean().item() == pytest.approx(1, abs=0.02)
     assert torch.equal(dropout.eval()(out, dropout.channels(out, 256)), out)
+
+
+@pytest.mark.parametrize("by", ["channel", "element"])
+@pytest.mark.parametrize(
+    ("key", "part"),
+    [
+        ("dropout", "embedding"), ("dropout", "blocks"), ("activation_dropout", "blocks"),
+        ("attention_dropout", "blocks"), ("word_dropout", "embedding"),
+    ],
+)  # fmt: skip
+def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str, by: str) -> None:
+    model = classifier(small(**{key: 0.5}, dropout_mask=by))
+    ids, mask = a_batch([20, 9], 20)
+
+    def seeded(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return model(ids, mask)
+
+    assert torch.equal(seeded(0), seeded(1))
+    model.encoder.get_submodule(part).train()
+    assert torch.equal(seeded(0), seeded(0))
+    assert not torch.equal(seeded(0), seeded(1))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

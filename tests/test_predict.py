@@ -68,7 +68,7 @@ def test_odd_texts_get_an_answer(predictor: Predictor) -> None:
 
 
 @given(st.lists(st.text(st.characters(), max_size=20), max_size=6))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_predictions_come_in_order_one_a_text(predictor: Predictor, texts: list[str]) -> None:
     predictions = list(predictor(texts, chunk=2))
     assert [prediction.text for prediction in predictions] == texts
@@ -237,7 +237,7 @@ TEXTS = st.lists(
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 @given(texts=TEXTS)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_text_it_comes_back_from_a_file(tmp_path: Path, suffix: str, texts: list[str]) -> None:
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})

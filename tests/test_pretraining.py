@@ -193,13 +193,17 @@ def test_guesses_follow_the_distribution() -> None:
     assert shares == pytest.approx([0.5, 0.2, 0.3], abs=0.02)
 
 
-def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
-    model, ids, _ = a_model(detection_weight=1.0, mask_fraction=0.9)
+def test_only_tokens_are_masked_and_padding_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing is left to chance: all is masked, every id a candidate, every guess the candidate 4.
+    model, ids, _ = a_model(detection_weight=1.0, mask_fraction=1 - 1e-9)
+    model.eval().inclusion.fill_(1)
+    monkeypatch.setattr("imdb_transformer.model.pretraining._sampled", lambda _, ids, own: ids[own * 0 + 4])
     ids[:, 20:] = 0
-    found = model(ids, ids != 0)
-    assert found.num_masked <= 6 * 20
-    assert found.num_replaced <= found.num_masked
-    assert torch.isfinite(found.masked + found.detection)
+    padded, cut = model(ids, ids != 0), model(ids[:, :20], ids[:, :20] != 0)
+    assert padded.num_masked == cut.num_masked == 6 * 20
+    assert padded.num_replaced == cut.num_replaced == int((ids[:, :20] != 4).sum())
+    torch.testing.assert_close((padded.masked, padded.detection), (cut.masked, cut.detection))
+    assert (padded.num_correct, padded.num_detected) == (cut.num_correct, cut.num_detected)
 
 
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:

@@ -150,17 +150,19 @@ def test_runs_of_other_classes_do_not_answer_together(tiny: Tiny, trained: Path,
         Predictor.load(trained, tmp_path / "o")
 
 
-def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(trained: Path) -> None:
+def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(
+    trained: Path, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(20_000, 2)) * 2
     probabilities = np.exp(log_softmax(logits, axis=1))
     labels = (rng.random(20_000) < probabilities[:, 1]).astype(int)
     assert fit_temperature(logits * 3, labels) == pytest.approx(3, rel=0.05)
-    temperature = run.open_run(trained).info.temperature
-    assert temperature != 1.0
-    predictor = Predictor.load(trained)
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    run.open_run(folder).with_temperature(2.0)
+    predictor = Predictor.load(folder)
     (raw,) = predictor.logits(["a good film"])
-    expected = np.exp(log_softmax(raw / temperature, axis=1))
+    expected = np.exp(log_softmax(raw / 2.0, axis=1))
     np.testing.assert_allclose(predictor.probabilities(["a good film"]), expected)
 
 

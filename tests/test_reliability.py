@@ -1,5 +1,6 @@
 """The short form of scripts/reliability.py: a few trials of each promise."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -20,4 +21,4 @@ def test_a_few_trials_of_each_promise_fail_in_none(trial: str) -> None:
     command = [sys.executable, ROOT / "scripts" / "reliability.py", "--short", "--only", trial]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "| 0 |" in ended.stdout
+    assert re.search(r"\| [1-9][\d,]* \| 0 \|", ended.stdout), ended.stdout  # some cases, no failure

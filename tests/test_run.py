@@ -24,6 +24,7 @@ from imdb_transformer.files import (
 )
 from imdb_transformer.inference.predict import Predictor
 from imdb_transformer.inference.verify import verify
+from imdb_transformer.sealed import write_sealed
 
 
 @pytest.fixture
@@ -193,6 +194,14 @@ def test_a_flipped_bit_in_what_describes_a_run_is_no_other_value(copy: Path) -> 
         path.write_text(text.replace(old, new))
         with pytest.raises(RunError, match=r"run\.json is damaged"):
             run.open_run(copy)
+
+
+def test_a_run_of_another_version_is_not_called_damaged(copy: Path) -> None:
+    path, info = copy / run.CONFIG, run.open_run(copy).info
+    path.write_text(path.read_text().replace("[model]\n", "[model]\nflavour = 1.0\n"))
+    write_sealed(copy / run.INFO, info.model_copy(update={"config_hash": sha256_of(path)}))
+    with pytest.raises(RunError, match=r"another version of imdb-tx.*flavour"):
+        run.open_run(copy)
 
 
 def test_tensors_that_are_absent_or_extra_are_named() -> None:

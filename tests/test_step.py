@@ -1,14 +1,20 @@
+import itertools
+from typing import NamedTuple
+
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 from torch.optim import Muon
 
 from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.schedule import learning_rate
-from imdb_transformer.training.step import make_learner, train_step
+from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
 from imdb_transformer.training.task import classification
 from tests.in_process import CPU, Tiny, prepared
 
@@ -65,8 +71,20 @@ def test_layer_decay_lowers_the_rate_of_each_layer_below_the_head() -> None:
                 assert group["lr_scale"] == share * scale, names[parameter]
 
 
-def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torch.Tensor]]:
-    """A model before and after one step on all its training reviews."""
+class Stepped(NamedTuple):
+    """One step on all its training reviews: the learner after it, the weights before, and what it told."""
+
+    learner: Learner
+    before: dict[str, torch.Tensor]
+    batches: list[Batch]
+    result: StepResult
+
+    @property
+    def model(self) -> nn.Module:
+        return self.learner.model
+
+
+def a_step(config: Config, **changes: float) -> Stepped:
     splits = prepared(config).splits
     options = config.train.model_copy(update=changes)
     model = make_model(config, vocab_size=400, num_classes=2).train()
@@ -75,14 +93,15 @@ def a_step(config: Config, **changes: float) -> tuple[Classifier, dict[str, torc
         gather(config, splits["train"], indices, CPU)
         for _, indices in make_plan(config, splits["train"]).of_step(0)
     ]
-    train_step(make_learner(model, options), batches, classification(), options, CPU, step=0, lr=options.lr)
-    return model, before
+    learner = make_learner(model, options)
+    result = train_step(learner, batches, classification(), options, CPU, step=0, lr=options.lr)
+    return Stepped(learner, before, batches, result)
 
 
 def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
-    model, before = a_step(tiny("train.batch_tokens=100000"))
-    for name, parameter in model.named_parameters():
-        assert not torch.equal(parameter, before[name]), name
+    stepped = a_step(tiny("train.batch_tokens=100000"))
+    for name, parameter in stepped.model.named_parameters():
+        assert not torch.equal(parameter, stepped.before[name]), name
 
 
 def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(tiny: Tiny) -> None:
@@ -90,10 +109,10 @@ def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(ti
     config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0")
     moved = {}
     for optimizer in ("adamw", "muon"):
-        model, before = a_step(config, optimizer=optimizer)
+        stepped = a_step(config, optimizer=optimizer)
         moved[optimizer] = {
-            name: (parameter - before[name]).detach()
-            for name, parameter in model.named_parameters()
+            name: (parameter - stepped.before[name]).detach()
+            for name, parameter in stepped.model.named_parameters()
             if parameter.ndim == 2 and "blocks" in name
         }
     assert len(moved["muon"]) == 4 * config.model.num_layers
@@ -107,12 +126,64 @@ def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(ti
 
 
 def test_accumulated_batches_step_as_one_large_batch(tiny: Tiny) -> None:
-    plain = ["model.dropout=0.0", "model.attention='full'", "train.clip_norm=0.0"]
-    many, _ = a_step(tiny("train.batch_tokens=2000", "train.accumulate=1000", *plain))
-    one, _ = a_step(tiny("train.batch_tokens=1000000", *plain))
-    for (name, a), b in zip(many.named_parameters(), one.parameters(), strict=True):
+    plain = ["model.dropout=0.0", "model.attention='full'", "train.clip_norm=0.0", "train.epochs=1"]
+    many = a_step(tiny("train.batch_tokens=2000", "train.accumulate=1000", *plain))
+    one = a_step(tiny("train.batch_tokens=1000000", *plain))
+    assert len(many.batches) > len(one.batches) == 1
+    assert many.result.loss == pytest.approx(one.result.loss, rel=1e-5)
+    assert many.result.gradient_norm == pytest.approx(one.result.gradient_norm, rel=1e-4)
+    assert many.result.num_tokens == one.result.num_tokens
+    for (name, a), b in zip(many.model.named_parameters(), one.model.parameters(), strict=True):
         # Adam's first step is the sign of the gradient: where that is noise, so is the step.
         assert torch.isclose(a, b, atol=1e-4).float().mean() > 0.99, name
+
+
+def test_a_step_follows_the_clipped_gradient_of_the_mean_loss(tiny: Tiny) -> None:
+    """Adam would take the same first step for any multiple of the gradient: its moment shows which it saw."""
+    config = tiny("model.dropout=0.0", "train.batch_tokens=1000000", "train.clip_norm=0.01")
+    stepped = a_step(config)
+    model = make_model(config, vocab_size=400, num_classes=2).train()
+    model.load_state_dict(stepped.before, strict=False)
+    (batch,) = stepped.batches
+    loss = functional.cross_entropy(model(batch.ids, batch.mask), batch.labels)
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm().item()
+    assert norm > 0.02
+    assert stepped.result.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert stepped.result.gradient_norm == pytest.approx(norm, rel=1e-4)
+    state = moments(stepped.learner.optimizers, stepped.model)
+    for name, gradient in gradients.items():
+        seen = state[f"exp_avg.{name}"] / (1 - config.train.beta1)
+        torch.testing.assert_close(seen, gradient * 0.01 / norm, rtol=1e-3, atol=1e-7)
+
+
+def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
+    logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    batch = Batch(torch.zeros(5, 1, dtype=torch.long), torch.ones(5, 1, dtype=torch.bool), labels)
+    model = nn.Module()
+    model.forward = lambda *_: logits  # type: ignore[method-assign]
+    found = classification(0.1).loss(model, batch, torch.float32).total
+    nats = -logits.log_softmax(1)
+    expected = (0.9 * nats[torch.arange(5), labels] + 0.1 * nats.mean(1)).sum()
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
+    """It moves by 1 - min(decay, (1 + step) / (10 + step))."""
+    config = tiny("train.ema_decay=0.15", "train.batch_tokens=1000000")
+    learner, before, batches, _ = a_step(config)
+    first = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+    train_step(learner, batches, classification(), config.train, CPU, step=1, lr=config.train.lr)
+    second = dict(learner.model.named_parameters())
+    for name, parameter in learner.averaged.named_parameters():
+        expected = 0.15 * (0.1 * before[name] + 0.9 * first[name]) + 0.85 * second[name]
+        torch.testing.assert_close(parameter, expected)
+
+
+def test_noise_is_other_noise_in_every_step_batch_and_process() -> None:
+    drawn = {_noise_seed(*key) for key in itertools.product(range(3), repeat=4)}
+    assert len(drawn) == 3**4
 
 
 def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imdb_transformer.config import TokenizerConfig
@@ -23,7 +23,6 @@ ANY_TEXT = st.text(st.characters())  # lone surrogates and NUL included
 
 @pytest.mark.parametrize("kind", ["byte", "char"])
 @given(st.lists(ANY_TEXT, min_size=1, max_size=5))
-@settings(deadline=None)
 def test_any_string_gives_at_least_one_id_all_in_the_vocabulary(kind: str, texts: list[str]) -> None:
     tokenizer = TOKENIZERS[kind]
     batch = tokenizer.encode(texts)
@@ -35,7 +34,6 @@ def test_any_string_gives_at_least_one_id_all_in_the_vocabulary(kind: str, texts
 
 
 @given(ANY_TEXT)
-@settings(deadline=None)
 def test_the_file_alone_gives_the_same_pieces_in_another_program(text: str) -> None:
     tokenizer = TOKENIZERS["byte"]
     other = tokenizers.Tokenizer.from_str(tokenizer._json)

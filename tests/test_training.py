@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import metrics, run
+from imdb_transformer import hardware, metrics, run
+from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
 from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.training import loop
 from imdb_transformer.training.saving import Counters, judged
@@ -122,6 +124,9 @@ def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path
     averaged = load_file(last / "model.safetensors")
     raw = load_file(last / "training.safetensors")
     assert not torch.equal(averaged["head.weight"], raw["weights.head.weight"])
+    told = metrics.read(ended.folder)[-1]["validation"]
+    found, _ = evaluate_split([last], "validation")
+    assert told["loss"] == pytest.approx(found.raw.loss, rel=1e-6)
 
 
 def test_a_full_disk_is_told_before_training_starts(
@@ -132,3 +137,13 @@ def test_a_full_disk_is_told_before_training_starts(
     with pytest.raises(ResourceError, match=r"run: its checkpoints need up to .* MiB"):
         train(tiny(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_hardware_is_what_the_config_asks_for() -> None:
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    for precision, dtype in types.items():
+        config = TrainConfig(precision=precision, device="cpu")  # type: ignore[arg-type]
+        assert hardware.choose(config) == (torch.device("cpu"), dtype)
+    assert hardware.choose(TrainConfig()).dtype in types.values()
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        hardware.choose(TrainConfig(device="cuda"))
