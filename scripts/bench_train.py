@@ -1,4 +1,4 @@
-"""Training speed of the base model beside what a user would write instead, on the same batches.
+"""Training speed of the base model beside what a user would write instead, on a CPU, on the same batches.
 
     python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 120] [--json]
 
@@ -33,6 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data.tokenized import tokenize
+from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.training.classification import make_model
@@ -42,7 +43,7 @@ from imdb_transformer.training.task import classification
 
 NUM_BATCHES = 12
 Step = Callable[[Batch], None]
-Arrays = tuple[NDArray[Any], ...]
+Arrays = tuple[NDArray[Any], NDArray[Any]]  # ids and labels of a batch
 
 
 class TorchClassifier(nn.Module):
@@ -128,7 +129,7 @@ def contest(
     if name.startswith("ours"):
         hardware.choose(config.train)  # what the package does at the start of a training
     step = CONTESTANTS[name](config, chosen, vocab_size)
-    batches = [Batch(*map(torch.from_numpy, each)) for each in arrays]
+    batches = [batch_of(*each) for each in arrays]
     while turns.recv():
         seconds = []
         for batch in batches:
@@ -136,6 +137,11 @@ def contest(
             step(batch)
             seconds.append(time.perf_counter() - began)
         turns.send(seconds)
+
+
+def batch_of(ids: NDArray[Any], labels: NDArray[Any]) -> Batch:
+    mask = torch.from_numpy(ids) != PAD_ID
+    return Batch(torch.from_numpy(ids), mask, torch.from_numpy(labels), int(mask.sum()))
 
 
 def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
@@ -161,7 +167,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    config = config_file.load(arguments.config, arguments.overrides)
+    config = config_file.load(arguments.config, [*arguments.overrides, 'train.device="cpu"'])
     chosen = hardware.choose(config.train)
     data = tokenize(config, ["train"])
     vocab_size = data.tokenizer.vocab_size
@@ -176,7 +182,7 @@ def main() -> None:
     names = [name for name in CONTESTANTS if name != "transformers" or importlib.util.find_spec(name)]
     seconds, peaks = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
     turns = len(seconds["ours"])
-    tokens = [int(batch.mask.sum()) for batch in batches]
+    tokens = [batch.num_tokens for batch in batches]
     speeds = {name: [tokens[i % len(tokens)] / seconds[name][i] for i in range(turns)] for name in names}
     peak = peaks[torch.bfloat16 if chosen.dtype == torch.bfloat16 else torch.float32]
     shares = {
@@ -192,7 +198,7 @@ def take_turns(
     """Seconds of each step by contestant, and the peak's FLOP/s by round; the first round warms up."""
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
-    arrays = [tuple(tensor.numpy() for tensor in batch) for batch in batches]
+    arrays = [(batch.ids.numpy(), batch.labels.numpy()) for batch in batches]
     for name in names:
         ends[name], other = context.Pipe()
         context.Process(

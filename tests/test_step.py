@@ -160,7 +160,7 @@ def test_a_step_follows_the_clipped_gradient_of_the_mean_loss(tiny: Tiny) -> Non
 
 def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
     logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
-    batch = Batch(torch.zeros(5, 1, dtype=torch.long), torch.ones(5, 1, dtype=torch.bool), labels)
+    batch = Batch(torch.zeros(5, 1, dtype=torch.long), torch.ones(5, 1, dtype=torch.bool), labels, 5)
     model = nn.Module()
     model.forward = lambda *_: logits  # type: ignore[method-assign]
     found = classification(0.1).loss(model, batch, torch.float32).total

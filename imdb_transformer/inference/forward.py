@@ -28,6 +28,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (B, L)
     mask: Tensor  # (B, L), true on tokens
     labels: Tensor  # (B,), -1 where there is none; or (B, C) probabilities
+    num_tokens: int  # padding not counted
 
 
 def length_multiple(config: ModelConfig) -> int:
@@ -41,8 +42,14 @@ def make_batch(
     reviews: list[EncodedReview], labels: NDArray[Any], *, multiple: int, device: torch.device
 ) -> Batch:
     """A padded batch on a device."""
-    ids = torch.from_numpy(pad(reviews, multiple=multiple)).to(device, non_blocking=True)
-    return Batch(ids, ids != PAD_ID, torch.from_numpy(labels).to(device, non_blocking=True))
+    ids = _sent(pad(reviews, multiple=multiple), device)
+    return Batch(ids, ids != PAD_ID, _sent(labels, device), sum(map(len, reviews)))
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """An array on a device; a GPU copies from pinned memory only without making the CPU wait."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 @torch.inference_mode()

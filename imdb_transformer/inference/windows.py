@@ -47,13 +47,13 @@ def logits_by_windows(
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "multiple": multiple, "over": world.map}
 
     def pooled(part: list[EncodedReview]) -> NDArray[np.float32]:
-        ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
-        found: NDArray[np.float32] = model.pooled(ids, mask, hardware.dtype).cpu().numpy()
+        batch = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
+        found: NDArray[np.float32] = model.pooled(batch.ids, batch.mask, hardware.dtype).cpu().numpy()
         return found
 
     def ngram_logits(part: list[EncodedReview]) -> NDArray[np.float32]:
-        ids, mask, _ = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
-        found: NDArray[np.float32] = model.ngram_logits(ids, mask).cpu().numpy()
+        batch = make_batch(part, np.zeros(len(part)), multiple=multiple, device=hardware.device)
+        found: NDArray[np.float32] = model.ngram_logits(batch.ids, batch.mask).cpu().numpy()
         return found
 
     ends = np.cumsum([len(own) for own in own_spans])

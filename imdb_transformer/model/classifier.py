@@ -44,7 +44,8 @@ class Classifier(nn.Module):
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) -> (B, P), what the head reads, in fp32."""
         mixed = self.encoder.mix(ids, mask, dtype)
-        if self.training and self.pooling == "max" and self.encoder.is_repeatable:
+        spares = self.training and self.pooling == "max" and self.encoder.is_repeatable
+        if spares and not mask.is_cuda:  # a GPU would wait for how many positions there are
             return self._largest(mixed, mask).float()
         return pool(self.encoder.each_position(mixed), mask, self.pooling).float()
 

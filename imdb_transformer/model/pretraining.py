@@ -26,10 +26,10 @@ class PretrainingLosses(NamedTuple):
 
     masked: Tensor  # cross-entropy in nats
     num_masked: int
-    num_correct: int  # masked tokens whose likeliest candidate is the true one
+    num_correct: Tensor  # masked tokens whose likeliest candidate is the true one
     detection: Tensor  # binary cross-entropy in nats
-    num_detected: int  # tokens rightly told to be replaced or not
-    num_replaced: int
+    num_detected: Tensor  # tokens rightly told to be replaced or not
+    num_replaced: Tensor
 
 
 class PretrainingModel(nn.Module):
@@ -58,23 +58,24 @@ class PretrainingModel(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> PretrainingLosses:
         """(B, L) ids and mask (true on tokens) -> losses; what is masked is drawn from torch's generator."""
         chosen = (torch.rand(ids.shape, device=ids.device) < self.options.mask_fraction) & mask
-        chosen[0, 0] = True  # one at least
+        chosen[:1, :1] = True  # one at least
+        rows = chosen.flatten().nonzero().squeeze(1)  # (M,)
+        truth = ids.flatten()[rows]
         mixed = self.encoder.mix(ids.masked_fill(chosen, self.mask_id), mask, dtype)
-        features = self.encoder.each_position(mixed.at(chosen.flatten().nonzero().squeeze(1)))  # (M, D)
-        logits, candidates = self._named(features, ids[chosen])  # (M, 1 + K), target first
+        features = self.encoder.each_position(mixed.at(rows))  # (M, D)
+        logits, candidates = self._named(features, truth)  # (M, 1 + K), target first
         targets = torch.zeros(len(logits), dtype=torch.long, device=ids.device)
         masked = F.cross_entropy(logits, targets, reduction="sum")
-        num_correct = int((logits.argmax(1) == 0).sum())
+        num_correct = (logits.argmax(1) == 0).sum()
         if not self.options.detection_weight:
-            return PretrainingLosses(masked, len(targets), num_correct, masked.new_zeros(()), 0, 0)
-        guesses = _sampled(logits.detach(), candidates, ids[chosen])
-        corrupted = ids.masked_scatter(chosen, guesses)
-        replaced = corrupted != ids
+            none = masked.new_zeros(())
+            return PretrainingLosses(masked, len(rows), num_correct, none, none, none)
+        corrupted = ids.masked_scatter(chosen, _sampled(logits.detach(), candidates, truth))
         scores = self.detector(self.encoder(corrupted, mask, dtype)[mask]).squeeze(1).float()
-        truth = replaced[mask]
-        detection = F.binary_cross_entropy_with_logits(scores, truth.float(), reduction="sum")
-        num_detected = int(((scores > 0) == truth).sum())
-        return PretrainingLosses(masked, len(targets), num_correct, detection, num_detected, int(truth.sum()))
+        replaced = (corrupted != ids)[mask]
+        detection = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
+        num_detected = ((scores > 0) == replaced).sum()
+        return PretrainingLosses(masked, len(rows), num_correct, detection, num_detected, replaced.sum())
 
     def _named(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(M, 1 + K) logits, the true id's first, and the K other ids that stand in for the vocabulary.

@@ -16,7 +16,7 @@ from imdb_transformer.errors import DivergedError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.training.optimizers import make_optimizers, moments
-from imdb_transformer.training.task import Objective
+from imdb_transformer.training.task import BatchLoss, Objective
 
 
 class Learner(NamedTuple):
@@ -69,17 +69,20 @@ def train_step(
     """
     model, averaged, optimizers = learner
     num_units = sum(world.gathered(sum(map(objective.num_units, batches))))
-    own = Seen(0.0, sum(int(batch.mask.sum()) for batch in batches), {})
+    losses = []
     for i, batch in enumerate(batches):
         if not len(batch.ids):
             continue  # fewer reviews than processes
         torch.manual_seed(_noise_seed(config.seed, step, i, world.rank))
         loss = objective.loss(model, batch, hardware.dtype)
         (loss.total / num_units).backward()
-        own = own.plus(Seen(loss.total.item(), 0, loss.figures))
+        losses.append(BatchLoss(loss.total.detach(), loss.figures))
     world.sum_gradients(model)
+    clipped = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf)
+    # A GPU has all its work by now: the first of these values waits for it, once a step.
+    own = reduce(Seen.plus, map(_read, losses), Seen(0.0, sum(batch.num_tokens for batch in batches), {}))
     loss_sum, num_tokens, sums = reduce(Seen.plus, world.gathered(own))
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf).item()
+    norm = clipped.item()
     if not math.isfinite(loss_sum + norm):
         model.zero_grad()
         raise DivergedError(
@@ -94,6 +97,13 @@ def train_step(
         _move_average(model, averaged, config.ema_decay, step)
     figures = {name: total / count for name, (total, count) in sums.items()}
     return StepResult(loss_sum / num_units, figures, norm, num_tokens)
+
+
+def _read(loss: BatchLoss) -> Seen:
+    figures: dict[str, tuple[float, float]] = {
+        name: (total.item(), count) for name, (total, count) in loss.figures.items()
+    }
+    return Seen(loss.total.item(), 0, figures)
 
 
 def all_finite(model: nn.Module) -> bool:

@@ -13,10 +13,13 @@ from imdb_transformer.inference.forward import Batch
 
 
 class BatchLoss(NamedTuple):
-    """A batch's loss summed over its units, and figures to show, each as a sum and what to divide it by."""
+    """A batch's loss summed over its units, and figures to show, each as a sum and what to divide it by.
+
+    Sums are tensors: to read one makes the CPU wait for a GPU, which a step does once, at its end.
+    """
 
     total: Tensor
-    figures: dict[str, tuple[float, float]]
+    figures: dict[str, tuple[Tensor, int]]
 
 
 class Objective(NamedTuple):
@@ -42,7 +45,7 @@ def classification(label_smoothing: float = 0.0) -> Objective:
         logits = model(batch.ids, batch.mask, dtype)
         total = F.cross_entropy(logits, batch.labels, label_smoothing=label_smoothing, reduction="sum")
         truth = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
-        num_correct = (logits.argmax(1) == truth).sum().item()
+        num_correct = (logits.argmax(1) == truth).sum()
         return BatchLoss(total, {"accuracy": (num_correct, len(truth))})
 
     return Objective(loss, lambda batch: len(batch.labels))
@@ -56,20 +59,17 @@ def self_supervision(mask_fraction: float, detection_weight: float) -> Objective
 
     def loss(model: nn.Module, batch: Batch, dtype: torch.dtype) -> BatchLoss:
         found = model(batch.ids, batch.mask, dtype)
-        num_tokens = num_units(batch)
+        num_tokens = batch.num_tokens
         figures = {
-            "masked_loss": (found.masked.item(), found.num_masked),
+            "masked_loss": (found.masked.detach(), found.num_masked),
             "masked_accuracy": (found.num_correct, found.num_masked),
         }
         if detection_weight:
             figures |= {
-                "detection_loss": (found.detection.item(), num_tokens),
+                "detection_loss": (found.detection.detach(), num_tokens),
                 "detection_accuracy": (found.num_detected, num_tokens),
                 "replaced_share": (found.num_replaced, num_tokens),
             }
         return BatchLoss(found.masked / mask_fraction + detection_weight * found.detection, figures)
 
-    def num_units(batch: Batch) -> int:
-        return int(batch.mask.sum())
-
-    return Objective(loss, num_units)
+    return Objective(loss, lambda batch: batch.num_tokens)
