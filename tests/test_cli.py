@@ -62,8 +62,22 @@ def test_the_journey_for_people_ends_with_the_next_command(
 def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: Path) -> None:
     shown = json.loads(imdb_tx("train", "--config", config_path, "--dry-run", "--json").stdout)
     cost = shown["estimate"]
-    assert cost["parameters"]["total"] == sum(n for part, n in cost["parameters"].items() if part != "total")
-    assert min(cost["flops"], cost["memory_bytes"], cost["seconds"], cost["num_steps"]) > 0
+    width, inner, hidden, vocab_size = 16, 2 * 8, 32, 400  # of tests/tiny.py
+    parts = {
+        "embedding": vocab_size * width,
+        "attention": width * 3 * inner + 3 * inner + inner * width + width,
+        "feed-forward": 2 * width * hidden + hidden + width,
+        "layer norms": 3 * 2 * width,
+        "head": 2 * width + 2,
+    }
+    assert cost["parameters"] == {**parts, "total": sum(parts.values())}
+    assert cost["memory_bytes"] > 4 * 4 * sum(parts.values())  # weights, gradients and two moments
+    # Each weight of the products costs two FLOPs a token forwards and four backwards; of those backwards most
+    # are left out where max-pooling sends no gradient, and attention's own products and padding come to it.
+    per_token = cost["flops"] / (2 * cost["tokens_per_epoch"])
+    assert 5 < per_token / (parts["attention"] + parts["feed-forward"]) < 10
+    assert cost["num_steps"] == round(2 * cost["steps_per_epoch"])
+    assert cost["seconds"] > 0
     assert shown["config"]["model"]["width"] == 16
     text = imdb_tx("train", "--config", config_path, "--dry-run").stdout
     assert "nothing was trained" in text
