@@ -161,6 +161,7 @@ def corruption(place: Place, count: int) -> Outcome:
     # Not to its end, where --resume has nothing left to read, but past validations: a best is there.
     must(run(place, "train", "--config", config, "--run-dir", trained, before=stopping(4)), 143)
     asked, resumed = ("predict", "--run", trained, "a good film"), ("train", "--resume", trained)
+    encoded = ("tokenize", "--config", config)
     must(run(place, *asked), 0)
     generator, failures, cases = random.Random(2), [], 0
     for number, path in enumerate(sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")])):
@@ -168,17 +169,18 @@ def corruption(place: Place, count: int) -> Outcome:
         if not path.is_file() or path.name in unread or "previous" in path.parts:
             continue
         name = path.relative_to(place.folder)
-        command = resumed if name.parts[0] == "data" or "last" in name.parts else asked
+        is_cache = "tokenizers" in name.parts
+        command = encoded if is_cache else resumed if {"data", "last"} & set(name.parts) else asked
         for case in range(number, number + count):
             content = path.read_bytes()
             path.write_bytes(damaged(content, generator, cut=bool(case % 2)))
             end = run(place, *command)
+            is_mended = end.code == 0 and path.read_bytes() == content
             path.write_bytes(content)
             cases += 1
-            # A damaged tokenizer in the cache is known by its hash, and one trained anew takes its place.
-            harmless = end.code == 0 and "tokenizers" in name.parts
             refused = end.code in (3, 4) and "Traceback" not in end.told and str(path.parent) in end.told
-            if not (refused or harmless):
+            # A damaged tokenizer in the cache is known by its hash, and one trained anew takes its place.
+            if not (is_mended if is_cache else refused):
                 what = "cut" if case % 2 else "flipped"
                 failures.append(f"{name} ({what}): exit {end.code}: {end.told[-300:]}")
     return Outcome(cases, failures)
