@@ -99,9 +99,7 @@ def joined() -> Iterator[World]:
         yield ALONE
         return
     num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
-    if num_gpus and gpu >= num_gpus:
-        raise ConfigError(f"This machine has {num_gpus} GPUs; --nproc-per-node asks for more processes.")
-    if num_gpus:
+    if gpu < num_gpus:
         torch.cuda.set_device(gpu)
     # The first optimizer imports this, and its functions' defaults are the group that there is then: they
     # would keep it, and gloo's threads, past the interpreter's end, where such a thread can abort.

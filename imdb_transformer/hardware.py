@@ -36,6 +36,11 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
     if config.device == "cuda" and not available:
         raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
     on_gpu = available and config.device != "cpu"
+    if on_gpu and gpu >= torch.cuda.device_count():
+        raise ConfigError(
+            f"There are more processes than this machine's {torch.cuda.device_count()} GPUs: lower "
+            '--nproc-per-node, or set train.device = "cpu".'
+        )
     device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
     if device.type == "cpu":
         _keep_freed_memory()

@@ -147,3 +147,11 @@ def test_hardware_is_what_the_config_asks_for() -> None:
     assert hardware.choose(TrainConfig()).dtype in types.values()
     with pytest.raises(ConfigError, match="torch sees no GPU"):
         hardware.choose(TrainConfig(device="cuda"))
+
+
+def test_more_processes_than_gpus_may_compute_on_cpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert hardware.choose(TrainConfig(device="cpu"), gpu=1).device.type == "cpu"
+    with pytest.raises(ConfigError, match="this machine's 1 GPUs"):
+        hardware.choose(TrainConfig(), gpu=1)
