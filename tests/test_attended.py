@@ -60,6 +60,13 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
     assert "&lt;b&gt;early" in page.read_text()
 
 
+@pytest.mark.parametrize("options", [("--head", 1), ("--layer", 1, "--explain"), ("--method", "gradients")])
+def test_an_option_of_a_view_that_is_not_asked_for_is_refused(options: tuple[object, ...]) -> None:
+    refused = imdb_tx("predict", *options, TEXT)
+    assert isinstance(refused.exception, ConfigError)
+    assert "--method goes with --explain" in str(refused.exception)
+
+
 def test_what_is_not_there_is_refused(trained: Path, tmp_path: Path) -> None:
     for option in ("--layer", "--head"):
         refused = imdb_tx("predict", "--run", trained, "--attention", option, 9, TEXT)

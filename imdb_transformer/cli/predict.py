@@ -41,14 +41,14 @@ ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
 ]
 MethodOption = Annotated[
-    answers.ExplainMethod,
-    typer.Option(help="Of --explain: what max-pooling took, or integrated gradients."),
+    answers.ExplainMethod | None,
+    typer.Option(help="Of --explain: what max-pooling took (the default), or integrated gradients."),
 ]
 AttentionOption = Annotated[
     bool, typer.Option("--attention", help="Show what each word looked at, in one layer and head.")
 ]
 LayerOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
-HeadOption = Annotated[int, typer.Option(help="Of --attention, from 1.")]
+HeadOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
 HtmlOption = Annotated[
     Path | None, typer.Option(help="With --explain or --attention: write a page with the words coloured.")
 ]
@@ -65,10 +65,10 @@ def predict(
     run_paths: RunsOption = None,
     windows: WindowsOption = False,
     explained: ExplainOption = False,
-    method: MethodOption = "pooling",
+    method: MethodOption = None,
     attention: AttentionOption = False,
     layer: LayerOption = None,
-    head: HeadOption = 1,
+    head: HeadOption = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,6 +77,8 @@ def predict(
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     _check_views(shown, from_file=input_file is not None, windows=windows, html=html is not None)
+    if (method and not explained) or ((layer is not None or head is not None) and not attention):
+        raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
     from imdb_transformer.cli import runs
@@ -93,8 +95,8 @@ def predict(
     predictor = Predictor.load(*paths, windows=windows)
     reviews = _reviews(texts or [])
     if shown:
-        views = answers.View(explained, method, attention, layer, head)
-        answers.show_views(predictor, reviews, views, html, as_json=as_json)
+        view = answers.View(explained, method or "pooling", attention, layer, 1 if head is None else head)
+        answers.show_views(predictor, reviews, view, html, as_json=as_json)
     else:
         predictions = predictor(reviews, chunk=1) if typed else predictor(reviews)
         answers.show(predictions, as_json=as_json, flush=typed)
