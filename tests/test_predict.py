@@ -147,7 +147,7 @@ def test_rows_that_an_open_quote_swallows_are_told(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "r.csv", skip=told.append) == ["one"]
     assert sorted(told) == [
         "line 3 has too few or too many fields",
-        "line 5 has too few or too many fields and runs over 10 lines more: a quote that is not closed?",
+        "line 5 has too few or too many fields and runs over 9 lines more: a quote that is not closed?",
         "row 2, malformed ones not counted, has no 'text'",
     ]
 
