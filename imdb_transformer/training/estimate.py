@@ -5,6 +5,8 @@ then thrown away, and scaled to the whole plan by tokens.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,6 @@ from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.task import Task
 
 NUM_TIMED = 3
-FORWARD_SHARE = 1 / 3  # a backward pass costs two forward ones
 
 
 class Estimate(BaseModel):
@@ -43,13 +44,16 @@ class Estimate(BaseModel):
 
 def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_tokens: int) -> Estimate:
     """The cost on this machine of training a task by `config`, whose model is spent on it."""
-    train, model = task.train, task.model.train()
+    train, model = task.train, task.model
     plan = make_plan(config, train)
     multiple = length_multiple(config.model)
     sizes = [_padded(train.lengths[indices], multiple) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
-    seconds, flops = _measure(task, gather(config, train, typical, hardware), hardware)
+    batch = gather(config, train, typical, hardware)
+    flops = _flops(partial(_learn, task, batch, hardware))  # which also warms up
+    seconds = _seconds(partial(_learn, task, batch, hardware), hardware)
+    answer_seconds = _seconds(partial(_answer, task, batch, hardware), hardware) if task.validate else 0.0
     activations = _activation_bytes(task, gather(config, train, largest, hardware), hardware)
     share = sum(sizes) / _padded(train.lengths[typical], multiple)
     num_validated = len(plan.eval_steps) * num_validation_tokens
@@ -65,7 +69,7 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
         num_steps=plan.num_steps,
         flops=flops * share,
         memory_bytes=4 * learnt + models * num_fixed + activations,
-        seconds=seconds * (share + FORWARD_SHARE * num_validated / int(train.lengths[typical].sum())),
+        seconds=seconds * share + answer_seconds * num_validated / batch.num_tokens,
     )
 
 
@@ -88,24 +92,34 @@ def _padded(lengths: Any, multiple: int) -> int:
     return len(lengths) * -(-int(lengths.max()) // multiple) * multiple
 
 
-def _pass(task: Task, batch: Batch, hardware: Hardware) -> None:
-    (
-        task.objective.loss(task.model, batch, hardware.dtype).total / task.objective.num_units(batch)
-    ).backward()
+def _learn(task: Task, batch: Batch, hardware: Hardware) -> None:
+    """A forward and a backward pass in training."""
+    loss = task.objective.loss(task.model.train(), batch, hardware.dtype).total
+    (loss / task.objective.num_units(batch)).backward()
 
 
-def _measure(task: Task, batch: Batch, hardware: Hardware) -> tuple[float, float]:
-    """(seconds, FLOPs) of one forward and backward pass."""
-    with FlopCounterMode(display=False) as counter:  # also warms up
-        _pass(task, batch, hardware)
+@torch.inference_mode()
+def _answer(task: Task, batch: Batch, hardware: Hardware) -> None:
+    """A forward pass as validation does it: no word is dropped."""
+    task.model.eval()(batch.ids, batch.mask, hardware.dtype)
+
+
+def _seconds(work: Callable[[], None], hardware: Hardware) -> float:
+    """Median time of some work that has been done before."""
     timings = []
     for _ in range(NUM_TIMED):
         began = time.perf_counter()
-        _pass(task, batch, hardware)
+        work()
         if hardware.device.type == "cuda":
             torch.cuda.synchronize()
         timings.append(time.perf_counter() - began)
-    return float(np.median(timings)), float(counter.get_total_flops())
+    return float(np.median(timings))
+
+
+def _flops(work: Callable[[], None]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return float(counter.get_total_flops())
 
 
 def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:
@@ -118,6 +132,6 @@ def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _pass(task, batch, hardware)
+        _learn(task, batch, hardware)
     own = {parameter.untyped_storage().data_ptr() for parameter in task.model.parameters()}
     return sum(size for pointer, size in storages.items() if pointer not in own)
