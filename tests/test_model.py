@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias
-from imdb_transformer.model.classifier import Classifier, pool
+from imdb_transformer.model.classifier import Classifier, pool, without_words
 from imdb_transformer.model.encoder import Block, Encoder
 from imdb_transformer.model.layers import Dropout
 from imdb_transformer.model.positions import rotate, rotation, sinusoids
@@ -248,8 +248,9 @@ def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
 @pytest.mark.parametrize(
     ("key", "part"),
     [
-        ("dropout", "embedding"), ("dropout", "blocks"), ("activation_dropout", "blocks"),
-        ("attention_dropout", "blocks"), ("word_dropout", "embedding"),
+        ("dropout", "encoder.embedding"), ("dropout", "encoder.blocks"),
+        ("activation_dropout", "encoder.blocks"), ("attention_dropout", "encoder.blocks"),
+        ("word_dropout", ""),
     ],
 )  # fmt: skip
 def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str, by: str) -> None:
@@ -261,7 +262,7 @@ def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str
         return model(ids, mask)
 
     assert torch.equal(seeded(0), seeded(1))
-    model.encoder.get_submodule(part).train()
+    model.get_submodule(part).train()
     assert torch.equal(seeded(0), seeded(0))
     assert not torch.equal(seeded(0), seeded(1))
 
@@ -269,9 +270,7 @@ def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_max_pooling_in_training_has_the_gradient_of_the_plain_one(norm: str) -> None:
     """It goes back through the positions that hold a maximum only: the others' is zero."""
-    model = classifier(
-        small(norm=norm, num_layers=2, dropout=0.3, activation_dropout=0.2, word_dropout=0.1)
-    ).train()
+    model = classifier(small(norm=norm, num_layers=2, dropout=0.3, activation_dropout=0.2)).train()
     ids, mask = a_batch([30, 7, 1, 20], 32)
     weights = torch.randn(4, model.head.in_features)
     found = []
@@ -301,14 +300,32 @@ def test_some_positions_features_are_those_of_all() -> None:
     )
 
 
-def test_word_dropout_drops_whole_tokens_in_training_only() -> None:
-    config = small(word_dropout=0.5, positions="none")
-    embedding = Encoder(config, 30).embedding
-    ids, _ = a_batch([200], 200)
-    torch.manual_seed(0)
-    dropped = (embedding.train()(ids, torch.float32) == 0).all(-1)
-    assert 60 < dropped.sum() < 140
-    assert not (embedding.eval()(ids, torch.float32) == 0).all(-1).any()
+def test_word_dropout_leaves_its_share_of_each_reviews_tokens_out_and_the_others_in_order() -> None:
+    lengths = [40, 9, 1, 20]
+    ids = torch.zeros((4, 40), dtype=torch.long)
+    for row, length in zip(ids, lengths, strict=True):
+        row[:length] = torch.arange(1, length + 1)
+    left = torch.zeros(41)
+    for _ in range(400):
+        fewer, mask = without_words(ids, ids != 0, 0.25)
+        assert fewer.shape == (4, 30)
+        assert mask.sum(1).tolist() == [30, 7, 1, 15]
+        assert torch.equal(mask, fewer != 0)
+        for row, kept in zip(fewer, mask, strict=True):
+            assert row[0] == 1  # where [CLS] may stand
+            assert (row[kept].diff() > 0).all()
+        left[fewer[0]] += 1 / 400
+    torch.testing.assert_close(left[2:], torch.full((39,), 29 / 39), rtol=0, atol=0.1)
+
+
+def test_word_dropout_is_for_training_only_and_computes_nothing_for_what_it_drops() -> None:
+    model = classifier(small(word_dropout=0.5))
+    ids, mask = a_batch([20, 9], 20)
+    seen: list[int] = []
+    model.encoder.embedding.register_forward_hook(lambda *found: seen.append(found[2].shape[1]))
+    model(ids, mask)
+    model.train()(ids, mask)
+    assert seen == [20, 10]
 
 
 def test_bf16_is_near_fp32() -> None:

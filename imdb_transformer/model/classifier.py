@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.encoder import Encoder, Mixed
+from imdb_transformer.model.encoder import PADDING_INDEX, Encoder, Mixed
 from imdb_transformer.model.layers import Linear
 from imdb_transformer.model.ngrams import Ngrams
 
@@ -29,7 +29,7 @@ class Classifier(nn.Module):
     def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int) -> None:
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
-        self.pooling = config.pooling
+        self.word_dropout, self.pooling = config.word_dropout, config.pooling
         self.head = Linear(config.width * (2 if config.pooling == "max+mean" else 1), num_classes)
         self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
         self.ngram_weight = config.ngram_weight
@@ -43,6 +43,8 @@ class Classifier(nn.Module):
 
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) -> (B, P), what the head reads, in fp32."""
+        if self.training and self.word_dropout:
+            ids, mask = without_words(ids, mask, self.word_dropout)
         mixed = self.encoder.mix(ids, mask, dtype)
         spares = self.training and self.pooling == "max" and self.encoder.is_repeatable
         if spares and not mask.is_cuda:  # a GPU would wait for how many positions there are
@@ -67,6 +69,20 @@ class Classifier(nn.Module):
         if self.ngrams is None:
             return self.head.bias.new_zeros(len(ids), self.head.out_features)
         return self.ngram_weight * self.ngrams(ids, mask)
+
+
+def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and mask -> (B, L'): each review without a `share` of its tokens, drawn anew each time.
+
+    "Word dropout" (Iyyer et al. 2015, 3.1). What is left closes up: nothing is computed for what is dropped.
+    """
+    length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
+    noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last,
+    noise[:, 0] = -1.0  # and the first token first: it may be [CLS], for pooling to read
+    chosen = noise.argsort(1)[:, : length - int(length * share)]
+    stays = torch.arange(chosen.shape[1], device=ids.device) < num_tokens - (num_tokens * share).long()
+    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # as the review has them
+    return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:

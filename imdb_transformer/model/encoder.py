@@ -36,9 +36,6 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids -> (B, L, D) in `dtype`."""
         config, length = self.config, ids.shape[1]
-        if self.training and config.word_dropout:
-            dropped = torch.rand(ids.shape, device=ids.device) < config.word_dropout
-            ids = ids.masked_fill(dropped, PADDING_INDEX)  # whose embedding is zero
         x = self.tokens(ids).to(dtype)
         if config.embedding_scale:
             x = x * config.width**0.5
