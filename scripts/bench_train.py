@@ -4,13 +4,14 @@
 
 A step is forward, backward, clipping and optimiser. Contestants take turns, a round over the batches each,
 in processes of their own as a user would run them: the package's model as configured; the same with full
-attention; `torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
+attention and all words, like for like (word dropout computes nothing for the words that it drops);
+`torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
 BertForSequenceClassification of the same dimensions (where it is installed, by the extra `bench`). The
 latter two run as their manuals say: bf16 autocast, fused AdamW.
-Prints medians of tokens/s (padding not counted) over all rounds after one of warm-up, ratios as medians of
-the steps' ratios, and two shares of the peak, which is a large bf16 matrix product in the same round: of what
-the steps compute, and of what a step that skips nothing would have to (three times the forward pass; "model
-FLOPs utilization", Chowdhery et al. 2022, appendix B).
+Prints medians of tokens/s (of a batch's tokens, dropped or not; padding is not counted) over all rounds after
+one of warm-up, ratios as medians of the steps' ratios, and two shares of the peak, which is a large bf16
+matrix product in the same round: of what the steps compute, and of what a step that skips nothing would have
+to (three times the forward pass; "model FLOPs utilization", Chowdhery et al. 2022, appendix B).
 """
 
 import argparse
@@ -75,7 +76,8 @@ def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
 
 
 def full_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
-    model = config.model.model_copy(update={"attention": "full"})
+    """Like for like: what the others compute."""
+    model = config.model.model_copy(update={"attention": "full", "word_dropout": 0.0})
     return our_step(config.model_copy(update={"model": model}), chosen, vocab_size)
 
 
