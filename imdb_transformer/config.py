@@ -108,7 +108,7 @@ class ModelConfig(BaseModel):
     activation_dropout: Fraction = 0.0
     """after the feed-forward's activation"""
     word_dropout: Fraction = 0.0
-    """share of a review's tokens that training leaves out, others each time"""
+    """share of a review's tokens that a classifier's training leaves out, others each time"""
     ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
     """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
     ngram_min_reviews: Annotated[int, Field(ge=1)] = 2

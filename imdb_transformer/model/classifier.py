@@ -21,7 +21,8 @@ Pooling = Callable[[Tensor, Tensor], Tensor]
 class Classifier(nn.Module):
     """An encoder-only transformer whose head reads, by default, each channel's maximum over the review.
 
-    In evaluation mode only, the n-grams' logits are added to the head's.
+    In training only, some of a review's words are left out; in evaluation only, the n-grams' logits are added
+    to the head's.
     """
 
     ngrams: Ngrams | None
