@@ -157,6 +157,19 @@ def test_every_command_has_help_and_json(command: str) -> None:
     assert "--json" in imdb_tx(command, "--help").stdout
 
 
+def test_threads_that_wait_are_told_to_sleep_soon_before_torch_is_there() -> None:
+    script = (
+        "import os, sys; sys.argv = ['imdb-tx', '--help']\n"
+        "from imdb_transformer.cli import main\n"
+        "main(); print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    )
+    for own, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"} | own
+        command = [sys.executable, "-c", script]
+        shown = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert shown.stdout.splitlines()[-1] == f"{expected} False"
+
+
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     script = (
         "import sys; sys.argv = ['imdb-tx', '--help']\n"

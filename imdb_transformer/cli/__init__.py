@@ -6,6 +6,7 @@ Results go to stdout, progress to stderr. Everything heavy is imported inside th
 
 import gc
 import io
+import os
 import sys
 
 from imdb_transformer.cli import corpus, predict, training, use  # noqa: F401  (importing adds the commands)
@@ -21,6 +22,9 @@ def main() -> None:
     # Imports make a million objects that stay: to look through them for garbage as often as Python's default
     # has it took an eighth of a cold `predict`.
     gc.set_threshold(20_000)
+    # How often a thread of torch's looks whether the others are done before it sleeps. With libgomp's 300,000
+    # it keeps its core for milliseconds at each operation, and a training beside other work crawls.
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     with exiting(), until_reader_leaves():
         try:
             app()
