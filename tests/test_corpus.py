@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import corpus, cut
+from imdb_transformer.data import corpus, holdout
 from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.errors import DataError
 from tests.conftest import write_jsonl
@@ -145,7 +145,7 @@ def test_content_hash_depends_on_texts_and_labels_and_not_on_their_order() -> No
 
 
 def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
-    hashes = cut.imdb_validation_hashes()
+    hashes = holdout.imdb_validation_hashes()
     assert len(hashes) == 2498
     assert all(len(item) == 16 and int(item, 16) >= 0 for item in hashes)
 

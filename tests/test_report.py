@@ -9,8 +9,8 @@ import pytest
 from imdb_transformer import run
 from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.beside import linear_baselines
 from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.linear_runs import linear_baselines
 from imdb_transformer.evaluation.report import write_report
 from imdb_transformer.evaluation.split import answers, evaluate_split
 from imdb_transformer.sealed import write_sealed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from imdb_transformer.cli import drive
+from imdb_transformer.cli import launch
 from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
 from imdb_transformer.display import making
 from imdb_transformer.errors import ConfigError
@@ -56,7 +56,7 @@ def train(
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
-    origin = drive.Origin(init_from, tuple(teacher or ()))
+    origin = launch.Origin(init_from, tuple(teacher or ()))
     if seeds == 1:
         _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
     else:
@@ -77,11 +77,11 @@ def pretrain(
     if resume is not None:
         _go_on(context, resume, "pretrained", as_json=as_json)
     else:
-        _begin(config, overrides, run_dir, "pretrained", drive.Origin(), dry_run=dry_run, as_json=as_json)
+        _begin(config, overrides, run_dir, "pretrained", launch.Origin(), dry_run=dry_run, as_json=as_json)
 
 
 def _train_seeds(
-    name: str, overrides: list[str] | None, run_dir: Path | None, origin: drive.Origin, num_seeds: int, *,
+    name: str, overrides: list[str] | None, run_dir: Path | None, origin: launch.Origin, num_seeds: int, *,
     test: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
@@ -91,14 +91,14 @@ def _train_seeds(
     config = config_file.load(name, overrides or ())
     with joined() as world:
         base = run_dir or Path("runs") / Path(name).stem
-        results = drive.train_seeds(config, base, origin, num_seeds, world)
+        results = launch.train_seeds(config, base, origin, num_seeds, world)
         if world.is_first:
             summary = summarise(results, test=test)
             print(summary.model_dump_json() if as_json else making.seeds(summary))
 
 
 def _begin(
-    name: str, overrides: list[str] | None, run_dir: Path | None, kind: "Kind", origin: drive.Origin, *,
+    name: str, overrides: list[str] | None, run_dir: Path | None, kind: "Kind", origin: launch.Origin, *,
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
@@ -108,7 +108,7 @@ def _begin(
     config = config_file.load(name, overrides or ())
     folder = run_dir or runs.unused_name(Path(name).stem)
     with joined() as world:
-        result = drive.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
+        result = launch.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
         if result is not None and world.is_first:
             _show(result, as_json=as_json)
 
@@ -120,7 +120,7 @@ def _go_on(context: typer.Context, folder: Path, kind: "Kind", *, as_json: bool)
     if given - {"resume", "as_json"}:
         raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
     with joined() as world:
-        result = drive.go_on(folder, kind, world)
+        result = launch.go_on(folder, kind, world)
         if world.is_first:
             _show(result, as_json=as_json)
 

@@ -35,7 +35,7 @@ def evaluate(
     if (text_column or label_column) and source is None:
         raise ConfigError("--text-column and --label-column are those of a --source, and none is named.")
     from imdb_transformer.distributed import joined
-    from imdb_transformer.evaluation.beside import linear_baselines
+    from imdb_transformer.evaluation.linear_runs import linear_baselines
     from imdb_transformer.evaluation.report import write_report
     from imdb_transformer.evaluation.split import answers, record
 

@@ -1,7 +1,7 @@
 """The stored corpus: what a source held, imported once, checked, and kept as one Parquet file a split.
 
 Rows are stored in the order of their text's hash, so that the same reviews give the same corpus from
-every source; what is held out is cut once, at import (`cut.py`).
+every source; what is held out is cut once, at import (`holdout.py`).
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
-from imdb_transformer.data.cut import cut, text_hash
+from imdb_transformer.data.holdout import hold_out, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, concatenated
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
@@ -178,7 +178,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
     is_imdb = _check_imdb(reviews, config.source)
     statistics = measure(reviews)
-    splits = cut(reviews, config, is_imdb=is_imdb)
+    splits = hold_out(reviews, config, is_imdb=is_imdb)
     with whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(

@@ -1,7 +1,7 @@
 """Self-supervised training: an encoder learns from the text of training and unlabelled reviews.
 
 It never sees a label, validation or test; a text that also stands in one of those two is not among the
-unlabelled reviews of a stored corpus (`data/cut.py`).
+unlabelled reviews of a stored corpus (`data/holdout.py`).
 """
 
 import numpy as np

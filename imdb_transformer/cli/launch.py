@@ -1,4 +1,4 @@
-"""What `train` and `pretrain` share: a task is prepared, then the loop is driven with a progress bar."""
+"""What `train` and `pretrain` share: a task is prepared, then trained with a progress bar."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def begin(
         if dry_run:
             return None
         opened = run.open_run(folder)
-        return _drive(opened, prepare_again(opened, chosen, world), chosen, world)
+        return _train(opened, prepare_again(opened, chosen, world), chosen, world)
     run.check_free(folder)
     _say(f"preparing {config.data.source} ...", world)
     prepared = prepare(config, kind, chosen, **origin._asdict(), soft_labels=soft_labels, world=world)
@@ -58,7 +58,7 @@ def begin(
     initial.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
     opened = loop.start(folder, prepared, chosen, origin_hash=initial.origin_hash(*origin))
     world.wait()
-    return _drive(opened, prepared.task, chosen, world)
+    return _train(opened, prepared.task, chosen, world)
 
 
 def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
@@ -83,7 +83,7 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
     chosen = hardware.choose(opened.config.train, gpu=world.gpu)
     _say(f"preparing {opened.config.data.source} ...", world)
     task = world.in_turn(lambda: prepare_again(opened, chosen, world))
-    return _drive(opened, task, chosen, world, begin_from=run.PREVIOUS if from_previous else run.LAST)
+    return _train(opened, task, chosen, world, begin_from=run.PREVIOUS if from_previous else run.LAST)
 
 
 def train_seeds(
@@ -145,7 +145,7 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
         print(f"{config_file.dump(config)}\n{making.estimate(cost)}")
 
 
-def _drive(
+def _train(
     opened: "Run", task: "Task", hardware: "Hardware", world: "World",
     *, begin_from: Literal["last", "previous"] = "last",
 ) -> "TrainingResult":  # fmt: skip

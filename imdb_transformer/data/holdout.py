@@ -18,7 +18,7 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def cut(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
+def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
     """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts."""
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1:
