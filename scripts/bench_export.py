@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,79 @@ from imdb_transformer.inference.predict import Predictor
 PART = 2500  # reviews a turn
 NUM_COMPARED = 1000
 NUM_COLD = 5
+Row = dict[str, float | None]
+
+
+class Turns(NamedTuple):
+    """What each contestant said of all texts, and its speed on each part of them."""
+
+    probabilities: dict[str, np.ndarray]
+    speeds: dict[str, list[float]]
+
+
+def exported(path: Path, folder: Path) -> dict[str, Path]:
+    """The run itself, and its files by precision."""
+    paths = {"run": path}
+    for precision in ("fp32", "int8"):
+        paths[precision] = folder / f"{precision}.onnx"
+        export(path, paths[precision], precision)
+    return paths
+
+
+def in_fp32(path: Path, texts: list[str]) -> np.ndarray:
+    """(N, C): the run's own probabilities, in full precision."""
+    exact = Predictor.load(path, device="cpu")
+    exact.models[0].hardware = exact.models[0].hardware._replace(dtype=torch.float32)
+    return exact.probabilities(texts)
+
+
+def take_turns(paths: dict[str, Path], texts: list[str]) -> Turns:
+    """Every contestant predicts a part of the texts, then every one the next."""
+    predictors = {name: Predictor.load(path) for name, path in paths.items()}
+    for predictor in predictors.values():
+        predictor.probabilities(texts[:64])  # warm-up
+    found: dict[str, list[np.ndarray]] = {name: [] for name in paths}
+    speeds: dict[str, list[float]] = {name: [] for name in paths}
+    for start in range(0, len(texts), PART):
+        part = texts[start : start + PART]
+        for name, predictor in predictors.items():
+            began = time.perf_counter()
+            found[name].append(predictor.probabilities(part))
+            speeds[name].append(len(part) / (time.perf_counter() - began))
+    return Turns({name: np.concatenate(parts) for name, parts in found.items()}, speeds)
+
+
+def cold_seconds(paths: dict[str, Path]) -> dict[str, float]:
+    """Wall seconds of one `imdb-tx predict`, medians of NUM_COLD in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in paths}
+    for _ in range(NUM_COLD):
+        for name, path in paths.items():
+            command = [sys.executable, "-m", "imdb_transformer", "predict", "--run", str(path), "a good film"]
+            began = time.perf_counter()
+            subprocess.run(command, capture_output=True, check=True)
+            seconds[name].append(time.perf_counter() - began)
+    return {name: round(statistics.median(values), 2) for name, values in seconds.items()}
+
+
+def measure(path: Path) -> tuple[int, dict[str, Row]]:
+    """The number of turns, and what is printed of each contestant."""
+    stored, _ = corpus.ensure(run.open_run(path).config.data)
+    texts, labels = tokenized.rows_of(run.open_run(path).config.data, stored, "test")
+    expected = in_fp32(path, texts[:NUM_COMPARED])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = exported(path, Path(folder))
+        turns, cold = take_turns(paths, texts), cold_seconds(paths)
+        sizes = {name: file.stat().st_size / 2**20 for name, file in paths.items() if file.is_file()}
+    rows: dict[str, Row] = {}
+    for name, probabilities in turns.probabilities.items():
+        rows[name] = {
+            "accuracy": round(float((probabilities.argmax(1) == np.array(labels)).mean()), 5),
+            "largest_difference": float(np.abs(probabilities[:NUM_COMPARED] - expected).max()),
+            "reviews_per_second": round(statistics.median(turns.speeds[name])),
+            "cold_seconds": cold[name],
+            "mib": round(sizes[name], 1) if name in sizes else None,
+        }
+    return len(turns.speeds["run"]), rows
 
 
 def main() -> None:
@@ -36,55 +110,9 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    config = run.open_run(arguments.run).config.data
-    stored, _ = corpus.ensure(config)
-    texts, labels = tokenized.rows_of(config, stored, "test")
-    exact = Predictor.load(arguments.run, device="cpu")
-    exact.models[0].hardware = exact.models[0].hardware._replace(dtype=torch.float32)
-    expected = exact.probabilities(texts[:NUM_COMPARED])
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {"run": arguments.run}
-        for precision in ("fp32", "int8"):
-            paths[precision] = Path(folder) / f"{precision}.onnx"
-            export(arguments.run, paths[precision], precision)
-        predictors = {name: Predictor.load(path) for name, path in paths.items()}
-        found: dict[str, list[np.ndarray]] = {name: [] for name in paths}
-        speeds: dict[str, list[float]] = {name: [] for name in paths}
-        for predictor in predictors.values():
-            predictor.probabilities(texts[:64])  # warm-up
-        for start in range(0, len(texts), PART):
-            part = texts[start : start + PART]
-            for name, predictor in predictors.items():
-                began = time.perf_counter()
-                found[name].append(predictor.probabilities(part))
-                speeds[name].append(len(part) / (time.perf_counter() - began))
-        cold: dict[str, list[float]] = {name: [] for name in paths}
-        for _ in range(NUM_COLD):
-            for name, path in paths.items():
-                command = [
-                    sys.executable,
-                    "-m",
-                    "imdb_transformer",
-                    "predict",
-                    "--run",
-                    str(path),
-                    "a good film",
-                ]
-                began = time.perf_counter()
-                subprocess.run(command, capture_output=True, check=True)
-                cold[name].append(time.perf_counter() - began)
-        rows = {}
-        for name, parts in found.items():
-            probabilities = np.concatenate(parts)
-            rows[name] = {
-                "accuracy": round(float((probabilities.argmax(1) == np.array(labels)).mean()), 5),
-                "largest_difference": float(np.abs(probabilities[:NUM_COMPARED] - expected).max()),
-                "reviews_per_second": round(statistics.median(speeds[name])),
-                "cold_seconds": round(statistics.median(cold[name]), 2),
-                "mib": round(paths[name].stat().st_size / 2**20, 1) if name != "run" else None,
-            }
+    num_turns, rows = measure(arguments.run)
     if arguments.json:
-        print(json.dumps({"date": time.strftime("%Y-%m-%d"), "n": len(speeds["run"]), **rows}))
+        print(json.dumps({"date": time.strftime("%Y-%m-%d"), "n": num_turns, **rows}))
         return
     print(f"{'':6}{'accuracy':>10}{'difference':>12}{'reviews/s':>11}{'cold s':>8}{'MiB':>7}")
     for name, row in rows.items():

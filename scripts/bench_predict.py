@@ -5,7 +5,7 @@
 Contestants take turns on parts of the run's test split: the package's Predictor; `transformers`' pipeline
 with a BERT of the same dimensions (untrained: only speed is measured; where it is installed, by the extra
 `bench`); scikit-learn's TF-IDF with logistic regression, fitted on train. Prints medians over the parts;
-`tokenize_seconds` for the whole split; `cold_seconds` beside that of `import torch` (medians of 5).
+`tokenize_seconds` for the whole split; `cold_seconds` beside that of `import torch` (medians of 9, in turns).
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from imdb_transformer import run
@@ -29,7 +30,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
 PART = 2500  # reviews a turn
 PART_TRANSFORMERS = 250  # it is slower; its speed is a rate all the same
-NUM_COLD = 5
+NUM_COLD = 9
 Predict = Callable[[list[str]], object]
 
 
@@ -73,10 +74,62 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def cold_seconds(command: list[str]) -> float:
-    return statistics.median(
-        seconds_of(lambda: subprocess.run(command, capture_output=True, check=True)) for _ in range(NUM_COLD)
-    )
+def medians_in_turns(commands: dict[str, list[str]]) -> dict[str, float]:
+    """Wall seconds of whole commands, each NUM_COLD times, taking turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(NUM_COLD):
+        for name, command in commands.items():
+            call = partial(subprocess.run, command, capture_output=True, check=True)
+            seconds[name].append(seconds_of(call))
+    return {name: round(statistics.median(values), 2) for name, values in seconds.items()}
+
+
+def speeds_in_turns(
+    contestants: dict[str, tuple[Predict, int]], texts: list[str], seconds: float
+) -> dict[str, list[float]]:
+    """Reviews a second of each contestant on each part of the texts, until the time is over."""
+    for predict, _ in contestants.values():
+        predict(texts[:64])  # warm-up
+    speeds: dict[str, list[float]] = {name: [] for name in contestants}
+    deadline = time.perf_counter() + seconds
+    for start in range(0, len(texts), PART):
+        if time.perf_counter() >= deadline:
+            break
+        for name, (predict, size) in contestants.items():
+            part = texts[start : start + size]
+            speeds[name].append(len(part) / seconds_of(partial(predict, part)))
+    return speeds
+
+
+def measure(path: Path, seconds: float) -> dict[str, object]:
+    """Everything that is printed, by name."""
+    corpus, _ = ensure(run.open_run(path).config.data)
+    test = read_split(corpus, "test").texts
+    predictor = Predictor.load(path)
+    contestants: dict[str, tuple[Predict, int]] = {
+        "ours": (lambda texts: list(predictor(texts)), PART),
+        "scikit_learn": (linear_model(read_split(corpus, "train")), PART),
+    }
+    if pipeline := pipeline_of(path):
+        contestants["transformers"] = (pipeline, PART_TRANSFORMERS)
+    speeds = speeds_in_turns(contestants, test, seconds)
+    result: dict[str, object] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": predictor.models[0].hardware.describe(),
+        "n": len(speeds["ours"]),
+    }
+    for name, values in speeds.items():
+        suffix = "" if name == "ours" else f"_{name}"
+        result[f"reviews_per_second{suffix}"] = round(statistics.median(values))
+    if "transformers" in speeds:
+        pairs = zip(speeds["ours"], speeds["transformers"], strict=True)
+        result["ratio_transformers"] = round(statistics.median(a / b for a, b in pairs), 2)
+    result["tokenize_seconds"] = round(seconds_of(lambda: predictor.models[0].tokenizer.encode(test)), 2)
+    module = [sys.executable, "-m", "imdb_transformer"]
+    return result | medians_in_turns({
+        "cold_seconds": [*module, "predict", "--run", str(path), "a good film"],
+        "import_torch_seconds": [sys.executable, "-c", "import torch"],
+    })  # fmt: skip
 
 
 def main() -> None:
@@ -88,57 +141,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # transformers warns about pipelines over lists
-    corpus, _ = ensure(run.open_run(arguments.run).config.data)
-    test = read_split(corpus, "test").texts
-    predictor = Predictor.load(arguments.run)
-    contestants = {
-        "ours": (lambda texts: list(predictor(texts)), PART),
-        "transformers": (pipeline_of(arguments.run), PART_TRANSFORMERS),
-        "scikit_learn": (linear_model(read_split(corpus, "train")), PART),
-    }
-    for predict, _ in contestants.values():
-        if predict is not None:
-            predict(test[:64])  # warm-up
-
-    speeds: dict[str, list[float]] = {name: [] for name, (predict, _) in contestants.items() if predict}
-    deadline = time.perf_counter() + arguments.seconds
-    start = 0
-    while start < len(test) and time.perf_counter() < deadline:
-        for name, (predict, size) in contestants.items():
-            if predict is not None:
-                part = test[start : start + size]
-                speeds[name].append(len(part) / seconds_of(lambda p=predict, t=part: p(t)))  # type: ignore[misc]
-        start += PART
-    result: dict[str, object] = {
-        "date": time.strftime("%Y-%m-%d"),
-        "hardware": predictor.models[0].hardware.describe(),
-        "n": len(speeds["ours"]),
-        "reviews_per_second": round(statistics.median(speeds["ours"])),
-        **{
-            f"reviews_per_second_{name}": round(statistics.median(values))
-            for name, values in speeds.items()
-            if name != "ours"
-        },
-        "tokenize_seconds": round(seconds_of(lambda: predictor.models[0].tokenizer.encode(test)), 2),
-        "cold_seconds": round(
-            cold_seconds(
-                [
-                    sys.executable,
-                    "-m",
-                    "imdb_transformer",
-                    "predict",
-                    "--run",
-                    str(arguments.run),
-                    "a good film",
-                ]
-            ),
-            2,
-        ),
-        "import_torch_seconds": round(cold_seconds([sys.executable, "-c", "import torch"]), 2),
-    }
-    if "transformers" in speeds:
-        pairs = zip(speeds["ours"], speeds["transformers"], strict=True)
-        result["ratio_transformers"] = round(statistics.median(a / b for a, b in pairs), 2)
+    result = measure(arguments.run, arguments.seconds)
     if arguments.json:
         print(json.dumps(result))
     else:
