@@ -4,14 +4,12 @@
 
 Exports the run as fp32 and int8; takes turns on parts of the test split; prints accuracy, reviews a second
 (medians over the parts), the largest difference of a probability from the run's own in fp32 over the first
-1,000 reviews, the files' sizes, and the wall time of one cold `imdb-tx predict` (medians of 5, in turns).
+1,000 reviews, the files' sizes, and the wall time of one cold `imdb-tx predict` (medians of 9, in turns).
 """
 
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from bench_predict import cold_start, medians_in_turns
 
 from imdb_transformer import run
 from imdb_transformer.data import corpus, tokenized
@@ -27,7 +26,6 @@ from imdb_transformer.inference.predict import Predictor
 
 PART = 2500  # reviews a turn
 NUM_COMPARED = 1000
-NUM_COLD = 5
 Row = dict[str, float | None]
 
 
@@ -70,26 +68,16 @@ def take_turns(paths: dict[str, Path], texts: list[str]) -> Turns:
     return Turns({name: np.concatenate(parts) for name, parts in found.items()}, speeds)
 
 
-def cold_seconds(paths: dict[str, Path]) -> dict[str, float]:
-    """Wall seconds of one `imdb-tx predict`, medians of NUM_COLD in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in paths}
-    for _ in range(NUM_COLD):
-        for name, path in paths.items():
-            command = [sys.executable, "-m", "imdb_transformer", "predict", "--run", str(path), "a good film"]
-            began = time.perf_counter()
-            subprocess.run(command, capture_output=True, check=True)
-            seconds[name].append(time.perf_counter() - began)
-    return {name: round(statistics.median(values), 2) for name, values in seconds.items()}
-
-
 def measure(path: Path) -> tuple[int, dict[str, Row]]:
     """The number of turns, and what is printed of each contestant."""
-    stored, _ = corpus.ensure(run.open_run(path).config.data)
-    texts, labels = tokenized.rows_of(run.open_run(path).config.data, stored, "test")
+    config = run.open_run(path).config.data
+    stored, _ = corpus.ensure(config)
+    texts, labels = tokenized.rows_of(config, stored, "test")
     expected = in_fp32(path, texts[:NUM_COMPARED])
     with tempfile.TemporaryDirectory() as folder:
         paths = exported(path, Path(folder))
-        turns, cold = take_turns(paths, texts), cold_seconds(paths)
+        turns = take_turns(paths, texts)
+        cold = medians_in_turns({name: cold_start(file) for name, file in paths.items()})
         sizes = {name: file.stat().st_size / 2**20 for name, file in paths.items() if file.is_file()}
     rows: dict[str, Row] = {}
     for name, probabilities in turns.probabilities.items():

@@ -74,6 +74,11 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def cold_start(path: Path) -> list[str]:
+    """The command that asks a run or an exported file about one review."""
+    return [sys.executable, "-m", "imdb_transformer", "predict", "--run", str(path), "a good film"]
+
+
 def medians_in_turns(commands: dict[str, list[str]]) -> dict[str, float]:
     """Wall seconds of whole commands, each NUM_COLD times, taking turns."""
     seconds: dict[str, list[float]] = {name: [] for name in commands}
@@ -125,11 +130,11 @@ def measure(path: Path, seconds: float) -> dict[str, object]:
         pairs = zip(speeds["ours"], speeds["transformers"], strict=True)
         result["ratio_transformers"] = round(statistics.median(a / b for a, b in pairs), 2)
     result["tokenize_seconds"] = round(seconds_of(lambda: predictor.models[0].tokenizer.encode(test)), 2)
-    module = [sys.executable, "-m", "imdb_transformer"]
-    return result | medians_in_turns({
-        "cold_seconds": [*module, "predict", "--run", str(path), "a good film"],
+    commands = {
+        "cold_seconds": cold_start(path),
         "import_torch_seconds": [sys.executable, "-c", "import torch"],
-    })  # fmt: skip
+    }
+    return result | medians_in_turns(commands)
 
 
 def main() -> None:
