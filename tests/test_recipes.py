@@ -1,6 +1,7 @@
 """Several runs together: seeds, teachers, ensembles; and probabilities that were calibrated."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,12 +136,22 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     together = Predictor.load(trained, tmp_path / "nb").probabilities(texts)
     np.testing.assert_allclose(together, np.mean(alone, axis=0))
     found, written = evaluate_split([trained, tmp_path / "nb"], "test")
-    assert written.name == "best-test-with-nb.json"
+    assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", written.name)  # nb lies in another folder
     _, other = evaluate_split([tmp_path / "nb", run.open_run(trained).checkpoint("last")], "test")
-    assert other.name == "best-test-with-run-last.json"
+    assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.name)
     assert "+" in found.checkpoint
     shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
     assert json.loads(shown.stdout)["probability"] == pytest.approx(together[0].max())
+
+
+def test_runs_of_the_same_names_keep_figures_of_their_own(tiny: Tiny, tmp_path: Path) -> None:
+    for name in ("run", "nb", "elsewhere/nb"):
+        make_baseline(tmp_path / name, tiny(), "nb")
+    _, beside = evaluate_split([tmp_path / "run", tmp_path / "nb"], "test")
+    _, elsewhere = evaluate_split([tmp_path / "run", tmp_path / "elsewhere" / "nb"], "test")
+    assert beside.name == "best-test-with-nb.json"
+    assert len({beside, elsewhere}) == 2
+    assert all(path.exists() for path in (beside, elsewhere))
 
 
 def test_runs_of_other_classes_do_not_answer_together(tiny: Tiny, trained: Path, tmp_path: Path) -> None:

@@ -60,9 +60,11 @@ def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
         other.folder.name if at.name == "best" else f"{other.folder.name}-{at.name}" for other, at in others
     ]
     name = "-with-".join(["-".join(names), *together])
+    which = hashlib.sha256("\n".join(str(at.resolve()) for _, at in others).encode()).hexdigest()[:8]
     if len(name) > LONGEST_NAME:
-        which = hashlib.sha256("\n".join(str(at.resolve()) for _, at in others).encode()).hexdigest()[:8]
         name = f"{'-'.join(names)}-with-{len(others)}-others-{which}"
+    elif any(other.folder.resolve().parent != opened.folder.resolve().parent for other, _ in others):
+        name = f"{name}-{which}"  # runs of other folders may have the same names
     written = figures_file(opened.folder, name)
     written.parent.mkdir(exist_ok=True)
     write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
