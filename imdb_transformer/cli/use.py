@@ -75,10 +75,10 @@ def compare(
 
     print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
     found, answered = compare_runs(paths, split)
-    print(found.model_dump_json() if as_json else answering.comparison(found))
-    if html is not None:
+    if html is not None:  # first: whoever reads stdout may leave
         write_comparison(html, found, answered)
         print(f"written to {html}", file=sys.stderr)
+    print(found.model_dump_json() if as_json else answering.comparison(found))
 
 
 @app.command()
