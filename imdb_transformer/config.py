@@ -99,8 +99,8 @@ class ModelConfig(BaseModel):
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
     activation: Literal["relu", "gelu"] = "gelu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
-    pooling: Literal["max", "mean", "max+mean", "first"] = "max"
-    """how positions become one vector: `max`, `mean`, `max+mean` or `first`; padding is never seen"""
+    pooling: Literal["max", "mean", "first"] = "max"
+    """how positions become one vector: `max`, `mean` or `first`; padding is never seen"""
     dropout: Fraction = 0.1
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
     attention_dropout: Fraction = 0.0

@@ -97,15 +97,11 @@ def _pooling(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple
     features = classifier.encoder(ids, _everything(ids), model.hardware.dtype)[0].float()  # (L, D)
     weights = classifier.head.weight[second] - classifier.head.weight[first]
     bias = classifier.head.bias[second] - classifier.head.bias[first]
-    shares = torch.zeros(len(features), device=features.device)
-    width = features.shape[1]
-    for i, pooling in enumerate(classifier.pooling.split("+")):
-        own = weights[i * width : (i + 1) * width]
-        if pooling == "mean":
-            shares += features @ own / len(features)
-        else:
-            best = features.max(0) if pooling == "max" else features[:1].max(0)
-            shares.index_add_(0, best.indices, best.values * own)
+    if classifier.pooling == "mean":
+        shares = features @ weights / len(features)
+    else:
+        best = features.max(0) if classifier.pooling == "max" else features[:1].max(0)
+        shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
     voted, intercept = _votes(classifier, ids, second, first)
     return shares + voted, (bias + intercept).item()
 

@@ -1,6 +1,6 @@
 """All of a long review: windows as long as a review in training may be, and pooled over all of them.
 
-Shapes: N reviews, W windows, P pooled width, C classes.
+Shapes: N reviews, W windows, D model width, C classes.
 """
 
 from collections.abc import Sequence
@@ -72,11 +72,6 @@ def logits_by_windows(
 
 
 def _joined(pooled: NDArray[np.float32], lengths: NDArray[np.float32], pooling: str) -> NDArray[np.float32]:
-    """(W, P) of one review's windows -> (P,)."""
-    kinds = pooling.split("+")
-    joined = {
-        "max": lambda rows: rows.max(0),
-        "mean": lambda rows: lengths @ rows / lengths.sum(),
-    }
-    parts = np.split(pooled, len(kinds), axis=1)
-    return np.concatenate([joined[kind](rows) for kind, rows in zip(kinds, parts, strict=True)])
+    """(W, D) of one review's windows -> (D,)."""
+    joined: NDArray[np.float32] = pooled.max(0) if pooling == "max" else lengths @ pooled / lengths.sum()
+    return joined

@@ -2,7 +2,7 @@
 
 Beside it, if the config says so, a bag of n-grams.
 
-Shapes: B batch, L length, D model width, P = D or 2D pooled width, C classes.
+Shapes: B batch, L length, D model width, C classes.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.word_dropout, self.pooling = config.word_dropout, config.pooling
-        self.head = Linear(config.width * (2 if config.pooling == "max+mean" else 1), num_classes)
+        self.head = Linear(config.width, num_classes)
         self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
         self.ngram_weight = config.ngram_weight
 
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
         return logits if self.training else logits + self.ngram_logits(ids, mask)
 
     def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B, L) -> (B, P), what the head reads, in fp32."""
+        """(B, L) -> (B, D), what the head reads, in fp32."""
         if self.training and self.word_dropout:
             ids, mask = without_words(ids, mask, self.word_dropout)
         mixed = self.encoder.mix(ids, mask, dtype)
@@ -87,9 +87,9 @@ def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tens
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(B, L, D) -> (B, D), or (B, 2D) for max+mean. Padding is never seen, not even below zero."""
+    """(B, L, D) -> (B, D). Padding is never seen, not even below zero."""
     kinds: dict[str, Pooling] = {"max": _max, "mean": _mean, "first": _first}
-    return torch.cat([kinds[kind](features, mask) for kind in pooling.split("+")], dim=-1)
+    return kinds[pooling](features, mask)
 
 
 def _max(features: Tensor, mask: Tensor) -> Tensor:
