@@ -50,7 +50,6 @@ def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: 
         [
             "model.attention='full'",
             "model.ngram_buckets=1000",
-            "model.pooling='max'",
             "model.norm='post'",
             "model.positions='sinusoidal'",
         ],
