@@ -266,33 +266,6 @@ def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str
     assert not torch.equal(seeded(0), seeded(1))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_max_pooling_in_training_has_the_gradient_of_the_plain_one(norm: str) -> None:
-    """It goes back through the positions that hold a maximum only: the others' is zero."""
-    model = classifier(
-        small(norm=norm, num_layers=2, dropout=0.3, activation_dropout=0.2, word_dropout=0.1)
-    ).train()
-    ids, mask = a_batch([30, 7, 1, 20], 32)
-
-    def plain() -> Tensor:
-        fewer, kept = without_words(ids, mask, 0.1)
-        return pool(model.encoder(fewer, kept, torch.float32), kept, "max")
-
-    weights = torch.randn(4, model.head.in_features)
-    found = []
-    for pooled in (lambda: model.pooled(ids, mask, torch.float32), plain):
-        torch.manual_seed(0)
-        model.zero_grad()
-        vectors = pooled()
-        (vectors * weights).sum().backward()
-        gradients = [p.grad for p in model.encoder.parameters() if p.grad is not None]
-        found.append((vectors, gradients))
-    (ours, gradients), (theirs, expected) = found
-    torch.testing.assert_close(ours, theirs)
-    assert len(gradients) == len(list(model.encoder.parameters()))
-    torch.testing.assert_close(gradients, expected)
-
-
 def test_some_positions_features_are_those_of_all() -> None:
     encoder = Encoder(small(dropout=0.5, activation_dropout=0.5), 30).train()
     ids, mask = a_batch([30, 7, 20], 32)

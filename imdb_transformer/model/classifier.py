@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.encoder import PADDING_INDEX, Encoder, Mixed
+from imdb_transformer.model.encoder import PADDING_INDEX, Encoder
 from imdb_transformer.model.layers import Linear
 from imdb_transformer.model.ngrams import Ngrams
 
@@ -46,24 +46,7 @@ class Classifier(nn.Module):
         """(B, L) -> (B, D), what the head reads, in fp32."""
         if self.training and self.word_dropout:
             ids, mask = without_words(ids, mask, self.word_dropout)
-        mixed = self.encoder.mix(ids, mask, dtype)
-        spares = self.training and self.pooling == "max" and self.encoder.is_repeatable
-        if spares and not mask.is_cuda:  # a GPU would wait for how many positions there are
-            return self._largest(mixed, mask).float()
-        return pool(self.encoder.each_position(mixed), mask, self.pooling).float()
-
-    def _largest(self, mixed: Mixed, mask: Tensor) -> Tensor:
-        """What `pool` gives for "max", (B, D), with less to do in the backward pass.
-
-        Gradient comes to the positions that hold a channel's maximum only. They are found without it, and
-        what treats each position alone is done again for them.
-        """
-        with torch.no_grad():
-            features = self.encoder.each_position(mixed) + _penalty(mask, mixed.x.dtype)
-            position = features.max(1).indices  # (B, D); argmax takes four times as long on a CPU
-        first = torch.arange(0, mask.numel(), mask.shape[1], device=mask.device)  # (B,)
-        rows, place = (position + first[:, None]).unique(return_inverse=True)
-        return self.encoder.each_position(mixed.at(rows)).gather(0, place)
+        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
 
     def ngram_logits(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(B, L) -> (B, C): what the n-grams, if there are any, add to the logits."""
@@ -94,12 +77,10 @@ def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 def _max(features: Tensor, mask: Tensor) -> Tensor:
     # A sum, not masked_fill: its gradient costs nothing.
-    return (features + _penalty(mask, features.dtype)).max(dim=1).values
-
-
-def _penalty(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, L, 1): minus infinity on padding, else zero."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)[..., None]
+    penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
+    seen = features + penalty[..., None]
+    # `max` finds the positions, too, which makes its gradient cheap; without one, `amax` is faster.
+    return seen.max(dim=1).values if seen.requires_grad else seen.amax(dim=1)
 
 
 def _first(features: Tensor, mask: Tensor) -> Tensor:

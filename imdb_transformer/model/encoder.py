@@ -134,9 +134,6 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else None
-        self.is_repeatable = config.dropout_mask == "channel" or not (
-            config.dropout or config.activation_dropout
-        )
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`."""
@@ -161,10 +158,7 @@ class Encoder(nn.Module):
         return x, bias, turns
 
     def each_position(self, mixed: Mixed) -> Tensor:
-        """Features (..., D) of all positions, or of those that `Mixed.at` has chosen.
-
-        A second call gives the same where the encoder `is_repeatable`; dropout by element draws anew.
-        """
+        """Features (..., D) of all positions, or of those that `Mixed.at` has chosen."""
         x = self.block(-1).each_position(mixed)
         return x if self.final_norm is None else self.final_norm(x)
 
