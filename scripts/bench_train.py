@@ -1,163 +1,332 @@
-"""Training speed of the base model beside what a user would write instead, on a CPU, on the same batches.
+"""Training speed on a CPU beside the peers, each as its own expert would run it.
 
-    python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 120] [--json]
+    python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 180] [--json]
 
-A step is forward, backward, clipping and optimiser. Contestants take turns, a round over the batches each,
-in processes of their own as a user would run them: the package's model as configured; the same with full
-attention and all words, like for like (word dropout computes nothing for the words that it drops);
-`torch.nn.TransformerEncoder` of the same dimensions with its padding mask; `transformers`'
-BertForSequenceClassification of the same dimensions (where it is installed, by the extra `bench`). The
-latter two run as their manuals say: bf16 autocast, fused AdamW.
-Prints medians of tokens/s (of a batch's tokens, dropped or not; padding is not counted) over all rounds after
-one of warm-up, ratios as medians of the steps' ratios, and two shares of the peak, which is a large bf16
-matrix product in the same round: of what the steps compute, and of what a step that skips nothing would have
-to (three times the forward pass; "model FLOPs utilization", Chowdhery et al. 2022, appendix B).
+Prints a Markdown table of tokens a second (medians and quartiles; padding is not counted) with one factor a
+row, the ratios, and the share of the processor's peak. Takes `--seconds` and about 4 minutes: the choice of
+variants and one round of warm-up come before and are excluded.
+
+The work is six parts of 32,768 tokens of reviews of like length, taken evenly from the longest to the
+shortest. A contestant cuts a part into batches and takes a step on each: padding, forward, backward,
+clipping, update. Ratios are medians over paired parts.
+
+Ours takes the config's batches in every row. From the config one factor is changed at a time: all words
+(word dropout leaves words out, and computes nothing for them), dropout by element (ours draws a random
+number a review and channel), full attention (ours has windows). Ours also keeps a moving average of the
+weights where the config says so, which no peer does.
+
+The peers have our sizes, vocabulary, batches sorted by length, fused AdamW, clipping, allocator settings,
+fp32 weights, and dropout by element at the same places with the same rate: none on attention weights, which
+would take them off torch's fused kernel. That this kernel is taken, forward and backward, is confirmed by a
+profile; otherwise the benchmark fails. Each chooses the fastest of batches of 2,048 to 32,768 tokens, in
+autocast or with weights cast to bf16 once a step:
+- torch: `nn.TransformerEncoder` with its padding mask and max-pooling. It lacks positions, which ours has;
+- transformers: BERT with attention "sdpa". It adds learned positions, token types and a pooler;
+- modernbert: ModernBERT with attention "sdpa", our windows in all layers (no global layer) and rotary
+  positions. Its feed-forward is gated, with two thirds of our width, which gives as many weights. Torch's
+  kernel computes its windows as a mask over full attention. Its like is ours with windows.
+
+Tried, without help: `torch.compile` (BERT and torch's encoder became slower, ModernBERT stayed level, and
+it needs a C++ compiler); embeddings left in fp32 beside cast weights (level). Not to be had on a CPU:
+ModernBERT without padding (it needs FlashAttention), the fused kernel over nested tensors. All run on all
+cores.
+
+The peak is the best of many warmed matrix products of several shapes, in turns with the contestants. A
+share above 1 ends the benchmark. It is a diagnostic, not a goal.
 """
 
 import argparse
 import importlib.util
 import json
-import multiprocessing
-import statistics
-import time
+import sys
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
+import contest
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from peers import make_peer
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
+from imdb_transformer.data.batches import length_batches
+from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenized import tokenize
-from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import Batch
+from imdb_transformer.inference.forward import FULL_ATTENTION_MULTIPLE, Batch, length_multiple, make_batch
 from imdb_transformer.training.classification import make_model
-from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.step import make_learner, train_step
 from imdb_transformer.training.task import classification
 
-NUM_BATCHES = 12
-Step = Callable[[Batch], None]
-Arrays = tuple[NDArray[Any], NDArray[Any]]  # ids and labels of a batch
+NUM_PARTS = 6
+BATCH_TOKENS = (2048, 4096, 8192, 16_384, 32_768)
+PEAK_SHAPES = (
+    (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16_384, 128, 512), (16_384, 512, 128),
+    (8192, 1024, 1024),
+)  # fmt: skip
+# The same model, one factor a row from the config on. The peers' like is the third (windows) or the fourth.
+OURS: dict[str, dict[str, object]] = {
+    "ours": {},
+    "ours_all_words": {"word_dropout": 0.0},
+    "ours_element_dropout": {"word_dropout": 0.0, "dropout_mask": "element"},
+    "ours_full_attention": {"word_dropout": 0.0, "dropout_mask": "element", "attention": "full"},
+}
+LIKES = {
+    "torch": "ours_full_attention",
+    "transformers": "ours_full_attention",
+    "modernbert": "ours_element_dropout",
+}
+Shapes = tuple[tuple[int, int, int], ...]
+Step = Callable[[Batch], object]
 
 
-class TorchClassifier(nn.Module):
-    """What a good user of torch writes: its encoder, its padding mask, a masked max-pool."""
+class Part(NamedTuple):
+    """Reviews of like length."""
 
-    def __init__(self, config: Config, vocab_size: int, num_classes: int) -> None:
-        super().__init__()
-        c = config.model
-        self.embedding = nn.Embedding(vocab_size, c.width, padding_idx=0)
-        layer = nn.TransformerEncoderLayer(
-            c.width, c.num_heads, c.feedforward_width, c.dropout, c.activation, batch_first=True,
-            norm_first=c.norm == "pre",
-        )  # fmt: skip
-        self.encoder = nn.TransformerEncoder(layer, c.num_layers, enable_nested_tensor=False)
-        self.head = nn.Linear(c.width, num_classes)
+    reviews: list[NDArray[Any]]
+    labels: NDArray[Any]
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        x = self.encoder(self.embedding(ids), src_key_padding_mask=~mask)
-        return self.head(x.masked_fill(~mask[..., None], -torch.inf).amax(1))
+    @property
+    def num_tokens(self) -> int:
+        """Padding not counted."""
+        return sum(map(len, self.reviews))
+
+
+# ---- the work
+
+
+def parts_of(split: EncodedSplit, part_tokens: int, num_parts: int = NUM_PARTS) -> list[Part]:
+    """Parts evenly from the shortest reviews to the longest."""
+    batches = length_batches(split.lengths, batch_tokens=part_tokens, multiple=FULL_ATTENTION_MULTIPLE)
+    places = [len(batches) * (2 * i + 1) // (2 * num_parts) for i in range(num_parts)]
+    return [Part([split.review(j) for j in batches[i]], split.labels[batches[i]]) for i in places]
+
+
+def batches_of(part: Part, batch_tokens: int, multiple: int) -> list[Batch]:
+    """A part cut into equal batches of about `batch_tokens`, padding included, longest first."""
+    order = np.argsort([-len(review) for review in part.reviews], kind="stable")
+    padded = -(-max(map(len, part.reviews)) // multiple) * multiple * len(order)
+    count = min(len(order), max(1, round(padded / batch_tokens)))
+    return [
+        make_batch(
+            [part.reviews[i] for i in indices], part.labels[indices].astype(np.int64), multiple=multiple,
+            device=torch.device("cpu"),
+        )
+        for indices in np.array_split(order, count)
+    ]  # fmt: skip
+
+
+def each_batch(step: Step, batch_tokens: int, multiple: int) -> contest.Work:
+    """A contestant's work on a part."""
+
+    def work(part: Part) -> None:
+        for batch in batches_of(part, batch_tokens, multiple):
+            step(batch)
+
+    return work
+
+
+# ---- ours
+
+
+def with_factors(config: Config, factors: dict[str, object]) -> Config:
+    """A config with other choices for its model."""
+    return config.model_copy(update={"model": config.model.model_copy(update=factors)})
 
 
 def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
+    """What `imdb-tx train` does with a batch."""
     learner = make_learner(make_model(config, vocab_size=vocab_size, num_classes=2).train(), config.train)
+    objective, lr = classification(config.train.label_smoothing), config.train.lr
 
     def step(batch: Batch) -> None:
-        train_step(learner, [batch], classification(), config.train, chosen, step=0, lr=config.train.lr)
+        train_step(learner, [batch], objective, config.train, chosen, step=0, lr=lr)
 
     return step
 
 
-def full_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
-    """Like for like: what the others compute."""
-    model = config.model.model_copy(update={"attention": "full", "word_dropout": 0.0})
-    return our_step(config.model_copy(update={"model": model}), chosen, vocab_size)
+def make_ours(config: Config, vocab_size: int) -> contest.Variants:
+    """One variant: the config's own batches."""
+    step = our_step(config, hardware.choose(config.train), vocab_size)
+    size = config.train.batch_tokens
+    return {f"{size:,}": each_batch(step, size, length_multiple(config.model))}
 
 
-def autocast_step(
-    model: nn.Module, forward: Callable[[Batch], Tensor], config: Config, chosen: Hardware
-) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.train.lr, fused=True)
+# ---- the peers
+
+
+def peer_step(model: nn.Module, config: Config, precision: str) -> Step:
+    """A step of fused AdamW; `precision`: "fp32", bf16 by "autocast", or "cast" weights."""
+    t = config.train
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=t.lr, betas=(t.beta1, t.beta2), eps=t.adam_eps, weight_decay=t.weight_decay,
+        fused=True,
+    )  # fmt: skip
+
+    def forward(batch: Batch) -> Tensor:
+        if precision != "cast":
+            return model(batch.ids, batch.mask)
+        weights = {name: weight.bfloat16() for name, weight in model.named_parameters()}
+        return functional_call(model, weights, (batch.ids, batch.mask))
 
     def step(batch: Batch) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=chosen.dtype == torch.bfloat16):
-            loss = F.cross_entropy(forward(batch), batch.labels)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            logits = forward(batch)
+        F.cross_entropy(logits.float(), batch.labels).backward()
+        if t.clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def torch_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
-    model = TorchClassifier(config, vocab_size, 2).train()
-    return autocast_step(model, lambda b: model(b.ids, b.mask), config, chosen)
+def make_peers(
+    name: str, config: Config, vocab_size: int, sizes: tuple[int, ...], part: Part
+) -> contest.Variants:
+    """All variants of a peer; its attention is confirmed to be the fused kernel's in each precision."""
+    in_bf16 = hardware.choose(config.train).dtype == torch.bfloat16
+    variants: contest.Variants = {}
+    for precision in ("autocast", "cast") if in_bf16 else ("fp32",):
+        step = peer_step(make_peer(name, config, vocab_size), config, precision)
+        batch = batches_of(part, sizes[0], FULL_ATTENTION_MULTIPLE)[0]
+        contest.confirm_fused(partial(step, batch), backward=True)
+        for size in sizes:
+            variants[f"{size:,} {precision}"] = each_batch(step, size, FULL_ATTENTION_MULTIPLE)
+    return variants
 
 
-def transformers_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    c = config.model
-    bert = BertConfig(
-        vocab_size=vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
-        num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
-        hidden_dropout_prob=c.dropout, max_position_embeddings=config.tokenizer.max_length, num_labels=2,
-    )  # fmt: skip
-    model = BertForSequenceClassification(bert).train()
-
-    def forward(batch: Batch) -> Tensor:
-        return model(input_ids=batch.ids, attention_mask=batch.mask.long()).logits
-
-    return autocast_step(model, forward, config, chosen)
+# ---- the peak
 
 
-CONTESTANTS = {
-    "ours": our_step, "ours_full": full_step, "torch": torch_step, "transformers": transformers_step,
-}  # fmt: skip
-
-
-def contest(
-    name: str, arrays: list[Arrays], config: Config, chosen: Hardware, vocab_size: int, turns: Connection
-) -> None:
-    """A contestant's process: for each turn, the seconds of a step on each batch go back."""
-    if name.startswith("ours"):
-        hardware.choose(config.train)  # what the package does at the start of a training
-    step = CONTESTANTS[name](config, chosen, vocab_size)
-    batches = [batch_of(*each) for each in arrays]
-    while turns.recv():
-        seconds = []
-        for batch in batches:
-            began = time.perf_counter()
-            step(batch)
-            seconds.append(time.perf_counter() - began)
-        turns.send(seconds)
-
-
-def batch_of(ids: NDArray[Any], labels: NDArray[Any]) -> Batch:
-    mask = torch.from_numpy(ids) != PAD_ID
-    return Batch(torch.from_numpy(ids), mask, torch.from_numpy(labels), int(mask.sum()))
-
-
-def peak_flops(dtype: torch.dtype, size: int = 4096) -> float:
-    """FLOP/s of one large square matrix product."""
-    a = torch.ones(size, size, dtype=dtype)
-    began = time.perf_counter()
-    a @ a
-    return 2 * size**3 / (time.perf_counter() - began)
+def peak_flops(dtype: torch.dtype, shapes: Shapes = PEAK_SHAPES, repeats: int = 5) -> float:
+    """FLOP/s of the best of many warmed matrix products."""
+    best = 0.0
+    for rows, inner, columns in shapes:
+        a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+        out = a @ b  # warms up
+        for _ in range(repeats):
+            taken = contest.seconds_of(partial(torch.mm, a, out=out), b)
+            best = max(best, 2 * rows * inner * columns / taken)
+    return best
 
 
 def flops_of(work: Callable[[], object]) -> int:
+    """What torch counts."""
     with FlopCounterMode(display=False) as counter:
         work()
     return counter.get_total_flops()
+
+
+def share_of_peak(flops: list[int], seconds: list[float], peak: float) -> float:
+    """The median share of the peak over parts. Ends the benchmark where one is above 1."""
+    shares = [count / taken / peak for count, taken in zip(flops, seconds, strict=True)]
+    if max(shares) > 1:
+        sys.exit(
+            f"A part was computed at {max(shares):.2f} of the peak, so the peak is wrong: something else "
+            "slowed its measurement. Repeat the benchmark on a quiet machine."
+        )
+    return round(float(np.median(shares)), 3)
+
+
+# ---- what is printed
+
+DESCRIPTIONS = {
+    "ours": "imdb-tx, as configured",
+    "ours_all_words": "+ all words",
+    "ours_element_dropout": "+ dropout by element (like for like with ModernBERT)",
+    "ours_full_attention": "+ full attention (like for like with the other two)",
+    "torch": "`nn.TransformerEncoder`",
+    "transformers": "`transformers`' BERT",
+    "modernbert": "`transformers`' ModernBERT",
+}
+
+
+def lacks(name: str, config: Config) -> str:
+    """What a row of ours does not compute, and a peer does; what a peer has in another way."""
+    if name not in OURS:
+        return {"torch": "positions", "transformers": "", "modernbert": "attention beyond its window"}[name]
+    c = with_factors(config, OURS[name]).model
+    skipped = {
+        f"{c.word_dropout:.0%} of the words": c.word_dropout > 0,
+        "a random number for each element": c.dropout > 0 and c.dropout_mask == "channel",
+        f"attention beyond {c.radius} positions": c.attention == "windowed",
+    }
+    return "; ".join(text for text, holds in skipped.items() if holds)
+
+
+def result_of(turns: contest.Turns, parts: list[Part]) -> dict[str, Any]:
+    """What `--json` prints, but for the share of the peak."""
+    times = turns.seconds
+    result: dict[str, Any] = {**contest.context(), "n": len(times["ours"])}
+    peers = [name for name in times if name in LIKES]
+    result |= {f"like_for_like_{name}": contest.ratio(times[LIKES[name]], times[name]) for name in peers}
+    result |= {f"as_configured_{name}": contest.ratio(times["ours"], times[name]) for name in peers}
+    tokens = [part.num_tokens for part in parts]
+    for name, seconds in times.items():
+        speeds = [tokens[i % len(tokens)] / taken for i, taken in enumerate(seconds)]
+        low, middle, high = contest.quartiles(speeds)
+        result[f"tokens_per_second_{name}"] = middle
+        result[f"quartiles_{name}"] = [low, high]
+    return {**result, "batch_tokens": turns.chosen}
+
+
+def table(result: dict[str, Any], config: Config) -> str:
+    """A Markdown row for each contestant."""
+    rows = []
+    for name, batch_tokens in result["batch_tokens"].items():
+        low, high = result[f"quartiles_{name}"]
+        speed = f"{result[f'tokens_per_second_{name}']:,} ({low:,} to {high:,})"
+        ratios = [f"{result.get(f'{kind}_{name}', '')}" for kind in ("like_for_like", "as_configured")]
+        rows.append([DESCRIPTIONS[name], lacks(name, config) or "nothing", batch_tokens, speed, *ratios])
+    header = ["", "skips or lacks", "batch, tokens", "tokens/s (quartiles)", "like for like", "as configured"]
+    return contest.markdown(header, rows)
+
+
+# ---- the command
+
+
+def contestants(
+    config: Config, vocab_size: int, sizes: tuple[int, ...], part: Part
+) -> dict[str, Callable[[], contest.Variants]]:
+    """All of them by name; `transformers` takes part where it is installed."""
+    c = config.model
+    if c.width != c.num_heads * c.head_width:
+        sys.exit("The peers need width = num_heads * head_width, and this config has another.")
+    makers: dict[str, Callable[[], contest.Variants]] = {
+        name: partial(make_ours, with_factors(config, factors), vocab_size) for name, factors in OURS.items()
+    }
+    installed = importlib.util.find_spec("transformers") is not None
+    for name in LIKES if installed else ["torch"]:
+        makers[name] = partial(make_peers, name, config, vocab_size, sizes, part)
+    return makers
+
+
+def measure(
+    config: Config, parts: list[Part], vocab_size: int, *, seconds: float,
+    sizes: tuple[int, ...] = BATCH_TOKENS, shapes: Shapes = PEAK_SHAPES,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that is printed, by name."""
+    hardware.keep_freed_memory()
+    chosen = hardware.choose(config.train)
+    step = each_batch(
+        our_step(config, chosen, vocab_size), config.train.batch_tokens, length_multiple(config.model)
+    )
+    flops = [flops_of(partial(step, part)) for part in parts]
+    peaks: list[float] = []
+    turns = contest.take_turns(
+        contestants(config, vocab_size, sizes, parts[0]), parts, seconds=seconds,
+        between=lambda: peaks.append(peak_flops(chosen.dtype, shapes)),
+    )  # fmt: skip
+    times = turns.seconds["ours"]
+    share = share_of_peak([flops[i % len(flops)] for i in range(len(times))], times, max(peaks))
+    return {**result_of(turns, parts), "share_of_peak": share, "peak_gflops": round(max(peaks) / 1e9)}
 
 
 def main() -> None:
@@ -166,101 +335,27 @@ def main() -> None:
     )
     parser.add_argument("--config", default="base.toml")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=BATCH_TOKENS, help="sizes to try")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     config = config_file.load(arguments.config, [*arguments.overrides, 'train.device="cpu"'])
-    chosen = hardware.choose(config.train)
     data = tokenize(config, ["train"])
-    vocab_size = data.tokenizer.vocab_size
-    batches = [
-        gather(config, data.splits["train"], indices, chosen)
-        for _, indices in make_plan(config, data.splits["train"]).batches[:NUM_BATCHES]
-    ]
-    step = our_step(config, chosen, vocab_size)
-    computed = [flops_of(partial(step, batch)) for batch in batches]
-    model = make_model(config, vocab_size=vocab_size, num_classes=2).eval()
-    whole = [3 * flops_of(partial(model, batch.ids, batch.mask, chosen.dtype)) for batch in batches]
-    names = [name for name in CONTESTANTS if name != "transformers" or importlib.util.find_spec(name)]
-    seconds, peaks = take_turns(names, batches, config, chosen, vocab_size, arguments.seconds)
-    turns = len(seconds["ours"])
-    tokens = [batch.num_tokens for batch in batches]
-    speeds = {name: [tokens[i % len(tokens)] / seconds[name][i] for i in range(turns)] for name in names}
-    peak = peaks[torch.bfloat16 if chosen.dtype == torch.bfloat16 else torch.float32]
-    shares = {
-        name: [flops[i % len(flops)] / seconds["ours"][i] / peak[i // len(flops)] for i in range(turns)]
-        for name, flops in (("share_of_peak", computed), ("model_flops_share_of_peak", whole))
-    }
-    report(speeds, shares, peaks, config, chosen, as_json=arguments.json)
-
-
-def take_turns(
-    names: list[str], batches: list[Batch], config: Config, chosen: Hardware, vocab_size: int, bound: float
-) -> tuple[dict[str, list[float]], dict[torch.dtype, list[float]]]:
-    """Seconds of each step by contestant, and the peak's FLOP/s by round; the first round warms up."""
-    context = multiprocessing.get_context("spawn")
-    ends: dict[str, Connection] = {}
-    arrays = [(batch.ids.numpy(), batch.labels.numpy()) for batch in batches]
-    for name in names:
-        ends[name], other = context.Pipe()
-        context.Process(
-            target=contest, args=(name, arrays, config, chosen, vocab_size, other), daemon=True
-        ).start()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    peaks: dict[torch.dtype, list[float]] = {torch.bfloat16: [], torch.float32: []}
-    deadline = time.perf_counter() + bound
-    rounds = 0
-    while rounds < 2 or time.perf_counter() < deadline:
-        for name, end in ends.items():
-            end.send(True)
-            taken = end.recv()
-            if rounds:
-                seconds[name] += taken
-        for dtype, flops in peaks.items():
-            product = peak_flops(dtype)
-            if rounds:
-                flops.append(product)
-        rounds += 1
-    for end in ends.values():
-        end.send(False)
-    return seconds, peaks
-
-
-def report(
-    speeds: dict[str, list[float]],
-    shares: dict[str, list[float]],
-    peaks: dict[torch.dtype, list[float]],
-    config: Config,
-    chosen: Hardware,
-    *,
-    as_json: bool,
-) -> None:
-    result: dict[str, object] = {
-        "date": time.strftime("%Y-%m-%d"), "hardware": chosen.describe(), "torch": torch.__version__,
-        "n": len(speeds["ours"]),
-        **{name: round(statistics.median(values), 3) for name, values in shares.items()},
-        "peak_bf16_gflops": round(statistics.median(peaks[torch.bfloat16]) / 1e9),
-        "peak_fp32_gflops": round(statistics.median(peaks[torch.float32]) / 1e9),
-        **{f"tokens_per_second_{name}": round(statistics.median(values)) for name, values in speeds.items()},
-    }  # fmt: skip
-    for other in ("torch", "transformers"):
-        if other in speeds:
-            for mine, suffix in (("ours", ""), ("ours_full", "_full")):
-                ratios = [a / b for a, b in zip(speeds[mine], speeds[other], strict=True)]
-                result[f"ratio_{other}{suffix}"] = round(statistics.median(ratios), 2)
-    if as_json:
+    sizes = tuple(arguments.batch_tokens)
+    parts = parts_of(data.splits["train"], max(sizes))
+    result = measure(config, parts, data.tokenizer.vocab_size, seconds=arguments.seconds, sizes=sizes)
+    if arguments.json:
         print(json.dumps(result))
         return
     c = config.model
     print(
-        f"{c.num_layers} layer(s), width {c.width}, {c.num_heads} heads, feed-forward {c.feedforward_width}, "
-        f"{c.attention} attention, batches of {config.train.batch_tokens:,} tokens"
+        f"{c.num_layers} layer(s), width {c.width}, {c.num_heads} heads, feed-forward {c.feedforward_width}; "
+        f"{result['hardware']}; {result['versions']}; n = {result['n']} paired parts; {result['date']}\n"
     )
-    for name, values in speeds.items():
-        low, middle, high = statistics.quantiles(values, n=4)
-        print(f"{name:<14}{middle:>10,.0f} tokens/s  (quartiles {low:,.0f} to {high:,.0f})")
-    for key, value in result.items():
-        print(f"{key:<32}{value}")
+    print(table(result, config))
+    print(
+        f"\nOurs as configured computes at {result['share_of_peak']:.0%} of {result['peak_gflops']} GFLOP/s."
+    )
 
 
 if __name__ == "__main__":
