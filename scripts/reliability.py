@@ -1,4 +1,4 @@
-"""What can happen to a run, made to happen: the promises of README's "Reliability", counted.
+"""What can happen to a run, made to happen: the promises of README.md beside this, counted.
 
     python scripts/reliability.py                                  the long form, on reviews of the demo
     python scripts/reliability.py --source FOLDER                  on your own: a folder with splits
