@@ -6,6 +6,7 @@ result; `dump` writes the whole of it, which is what a run directory keeps.
 
 import difflib
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,13 +88,16 @@ def _parsed_yaml(text: str) -> Any:
     import yaml  # here, since a cold prediction needs none
 
     class Loader(yaml.SafeLoader):
-        pass
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):  # a few of them spell gigabytes
+                raise yaml.YAMLError(f"line {self.line + 1} has an alias (*name), which a config may not")
+            return super().compose_node(parent, index)
 
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
     try:
         return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, LookupError) as error:  # the latter from `!!int ""` and `!!bool maybe`
         raise ValueError(str(error)) from None
 
 
@@ -116,9 +120,19 @@ def _value(text: str) -> Any:
     """
     try:
         document = tomllib.loads(f"value = {text}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return document["value"] if len(document) == 1 else text
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, which may be large: it is shortened before it is spelt."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 80
+    try:
+        return f"{short.repr(value):.80}"
+    except ValueError:  # Python spells no number of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def _sentence(problem: Any) -> str:
@@ -126,7 +140,7 @@ def _sentence(problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
     where = ".".join(location) or "config"
     if problem["type"] != "extra_forbidden":
-        given = "" if problem["type"] in ("value_error", "missing") else f" (got {problem['input']!r:.80})"
+        given = "" if problem["type"] in ("value_error", "missing") else f" (got {_shown(problem['input'])})"
         return f"{where}: {problem['msg'].removeprefix('Value error, ')}{given}."
     known = Config.model_fields
     if len(location) > 1:

@@ -1,17 +1,23 @@
-"""Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written, and locks."""
+"""Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written.
 
-import errno
-import fcntl
+What is being written has a temporary name beside its own, and whoever writes holds a lock on it. The
+system drops the lock of a process that dies, so that the next to write there knows what was abandoned.
+"""
+
 import glob
 import hashlib
 import os
 import platform
+import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from imdb_transformer.errors import RunError
+from imdb_transformer.locks import take
+
+WEEK_SECONDS = 7 * 24 * 3600
 
 
 def sha256_of(path: Path) -> str:
@@ -34,16 +40,20 @@ def naming(path: Path, *aliases: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Gives a temporary name to write to; on success it replaces `path`, which a crash leaves as it was."""
-    temporary = _temporary_name(path)
-    try:
-        with naming(path, temporary):
-            yield temporary
-            _sync_file(temporary)
-            temporary.replace(path)
-            _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Gives an empty file to write to; on success it replaces `path`, which a crash leaves as it was.
+
+    The new file has the mode of the old one. A symlink stays, and the file that it names is replaced.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    with _temporary(target, Path.touch) as temporary:
+        if target.exists():
+            temporary.chmod(target.stat().st_mode | 0o600)  # nobody else reads it meanwhile; we write
+        yield temporary
+        _sync_file(temporary)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+        _sync_folder(target.parent)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -96,20 +106,19 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_name(path)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        with naming(path):
-            yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _temporary(path, Path.mkdir) as temporary:
+        yield temporary
 
 
 def current_folder(path: Path, *, former: Path | None = None) -> Path:
     """Where to read what `whole_folder` wrote to `path`, also while it is being replaced."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
+
+
+def is_settled(path: Path) -> bool:
+    """Whether there is a folder, and no `whole_folder` without `former` is replacing it or was killed."""
+    return path.exists() and not _old_name(path).exists()
 
 
 def recover_folder(path: Path, *, former: Path | None = None) -> None:
@@ -123,50 +132,55 @@ def recover_folder(path: Path, *, former: Path | None = None) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes of this machine from working in a folder meanwhile; one that dies lets go of it.
-
-    Raises RunError where another is at it. Does nothing where the file system has no such locks.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
+def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
+    """What `make` makes under a new name beside `path`, locked until it goes. Clears what was abandoned."""
+    host = platform.node() or "host"
+    _remove_abandoned(path, host)
+    temporary, descriptor = _made(path, host, make)
     try:
-        if not _lock(descriptor):
-            raise RunError(f"Another process is at work in {folder}.")
-        yield
+        with naming(path, temporary):
+            yield temporary
     finally:
+        _remove(temporary)
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    """Whether the lock was free, or there are no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK):
-            raise
-    return True
+def _made(path: Path, host: str, make: Callable[[Path], object]) -> tuple[Path, int]:
+    """A new file or folder, and the descriptor that holds its lock."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{host}.{secrets.token_hex(4)}.tmp")
+        with naming(path, temporary):
+            make(temporary)
+        with suppress(FileNotFoundError):  # before it was locked, another process took it for abandoned
+            descriptor = _open(temporary)
+            if take(descriptor) is not False and temporary.exists():
+                return temporary, descriptor
+            os.close(descriptor)
 
 
-def _temporary_name(path: Path) -> Path:
-    """A name beside `path` that no other process uses; what killed processes left under such names goes."""
-    host = platform.node() or "host"
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(host)}.*.tmp"):
-        number = left.name.split(".")[-2]
-        if number.isdigit() and not _is_alive(int(number)):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-    return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+def _remove_abandoned(path: Path, host: str) -> None:
+    """Removes the temporary files and folders of `path` whose makers are dead.
+
+    A lock may be invisible to other machines, and some file systems have none: there a week must pass.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError):  # it is gone meanwhile, or somebody else's
+            descriptor = _open(left)
+            free = take(descriptor)
+            is_old = time.time() - os.fstat(descriptor).st_mtime > WEEK_SECONDS
+            is_near = left.name.startswith(f".{path.name}.{host}.")
+            if free is not False and (is_old or (free and is_near)):
+                _remove(left)
+            os.close(descriptor)
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        return True
-    return True
+def _open(path: Path) -> int:
+    """A descriptor that can be locked; some network file systems lock only files that are open to write."""
+    return os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _old_name(path: Path) -> Path:

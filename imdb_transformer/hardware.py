@@ -20,12 +20,16 @@ class Hardware(NamedTuple):
     device: torch.device
     dtype: torch.dtype
 
+    @property
+    def precision(self) -> str:
+        """The type's name in a config."""
+        return "bf16" if self.dtype == torch.bfloat16 else "fp32"
+
     def describe(self) -> str:
         """One line for people: device, threads, type."""
-        kind = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         if self.device.type == "cuda":
-            return f"{torch.cuda.get_device_name(self.device)}, {kind} activations"
-        return f"{processor_name()}, {torch.get_num_threads()} threads, {kind} activations"
+            return f"{torch.cuda.get_device_name(self.device)}, {self.precision} activations"
+        return f"{processor_name()}, {torch.get_num_threads()} threads, {self.precision} activations"
 
 
 def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
@@ -42,22 +46,33 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
             '--nproc-per-node, or set train.device = "cpu".'
         )
     device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
-    if device.type == "cpu":
-        _keep_freed_memory()
     wants_bf16 = config.precision == "bf16" or (config.precision == "auto" and computes_in_bf16(device))
     return Hardware(device, torch.bfloat16 if wants_bf16 else torch.float32)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Asks glibc not to give freed blocks back to the system, which is where activations come from and go.
 
+    For a process of ours: a command calls it, and `Predictor.load` does not.
+
     Otherwise each of a step's large tensors is mapped afresh and costs a page fault every 4 KiB: a quarter
-    of the time of a step (README, "Speed"). Does nothing where the C library has no `mallopt`.
+    of the time of a step (scripts/README.md). Does nothing where the C library has no `mallopt`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 << 20)):
             mallopt(parameter, value)
+
+
+def release_freed_memory() -> None:
+    """Gives back to the system what `keep_freed_memory` keeps and nothing uses.
+
+    A batch's tensors rarely fit the gaps that those of another size left, so the gaps add up. Does nothing
+    where the C library has no `malloc_trim`.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def computes_in_bf16(device: torch.device) -> bool:

@@ -1,4 +1,7 @@
-"""`metrics.jsonl` of a run: a JSON object a step and a validation, in order."""
+"""`metrics.jsonl` of a run: a JSON object a step and a validation, in order.
+
+Lines are appended to it. It is the one file of a run that a crash may leave with half a line at its end.
+"""
 
 import json
 import os
@@ -34,7 +37,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 line = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):  # the latter from brackets in brackets
                 break
             if not isinstance(line, dict) or not isinstance(line.get("step"), int):
                 break

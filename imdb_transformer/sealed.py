@@ -26,13 +26,16 @@ def read_sealed(path: Path, kind: type[M]) -> M:
     Raises OSError where it cannot be read, and ValueError (pydantic's ValidationError is one) where it is
     damaged.
     """
-    tree = json.loads(path.read_bytes())
-    if not isinstance(tree, dict):
-        raise ValueError("not a JSON object")
-    seal = tree.pop(SEAL, None)
-    if seal is not None and seal != _checksum(tree):
-        raise ValueError("its checksum is wrong")
-    return kind.model_validate(tree)
+    try:
+        tree = json.loads(path.read_bytes())
+        if not isinstance(tree, dict):
+            raise ValueError("not a JSON object")
+        seal = tree.pop(SEAL, None)
+        if seal is not None and seal != _checksum(tree):
+            raise ValueError("its checksum is wrong")
+        return kind.model_validate(tree)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _checksum(tree: dict[str, Any]) -> str:

@@ -98,6 +98,29 @@ def test_archive_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytes
         read(make_archive(tmp_path / "tiny.tar.gz"))
 
 
+def test_archive_that_goes_on_after_its_end_is_refused_before_it_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_archive(tmp_path / "bomb.tar.gz")
+    with path.open("ab") as file:
+        for _ in range(200):
+            file.write(gzip.compress(b"\0" * 100_000))
+        file.write(b"no gzip, which is never reached")
+    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 1_000_000)
+    monkeypatch.setattr(archive, "READ_LIMIT", 50_000)
+    with pytest.raises(DataError, match=r"bomb\.tar\.gz unpacks to more than 1,000,000 bytes"):
+        read(path)
+
+
+def test_archive_whose_headers_alone_are_too_many_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_archive(tmp_path / "names.tar.gz", member("a/" * 40_000))
+    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 50_000)
+    with pytest.raises(DataError, match="unpacks to more than 50,000 bytes"):
+        read(path)
+
+
 def test_archive_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     whole = make_archive(tmp_path / "whole.tar.gz").read_bytes()
     path = tmp_path / "cut.tar.gz"

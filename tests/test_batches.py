@@ -1,8 +1,15 @@
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import batch_plan, by_length, length_batches, pad
+from imdb_transformer.data.encoded import EncodedSplit, SplitReport
+from imdb_transformer.errors import ConfigError
+from imdb_transformer.training.plan import make_plan
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
 
@@ -52,3 +59,57 @@ def test_rows_come_back_in_the_order_of_the_reviews(lengths: np.ndarray, batch_t
         batch_tokens=batch_tokens, multiple=8,
     )  # fmt: skip
     assert sums.tolist() == [int(review.sum()) for review in reviews]
+
+
+def a_split() -> EncodedSplit:
+    """Of 500 reviews; what they say does not matter."""
+    lengths = np.random.default_rng(0).integers(5, 400, 500)
+    report = SplitReport(num_reviews=500, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
+    return EncodedSplit(np.zeros(0, np.uint16), np.append(0, np.cumsum(lengths)), np.zeros(500), report)
+
+
+def test_steps_take_all_batches_in_order_and_validations_are_spread_evenly_to_the_end() -> None:
+    options = {"batch_tokens": 4000, "epochs": 3, "accumulate": 4, "evals_per_epoch": 2}
+    plan = make_plan(Config(train=TrainConfig(**options)), a_split())  # type: ignore[arg-type]
+    assert plan.num_steps == -(-len(plan.batches) // 4)
+    steps = [plan.of_step(step) for step in range(plan.num_steps)]
+    assert {len(batches) for batches in steps[:-1]} == {4}
+    assert [batch for batches in steps for batch in batches] == plan.batches
+    evals = sorted(plan.eval_steps)
+    assert len(evals) == 6
+    assert evals[-1] == plan.num_steps
+    assert np.diff([0, *evals]).tolist() == pytest.approx([plan.num_steps / 6] * 6, abs=1)
+
+
+def test_a_warm_up_may_take_all_steps_but_no_more() -> None:
+    split, train = a_split(), TrainConfig(epochs=1)
+    num_steps = make_plan(Config(train=train), split).num_steps
+    make_plan(Config(train=train.model_copy(update={"warmup_steps": num_steps})), split)
+    with pytest.raises(ConfigError, match=f"exceeds the training's {num_steps} steps"):
+        make_plan(Config(train=train.model_copy(update={"warmup_steps": num_steps + 1})), split)
+
+
+def test_every_epoch_of_a_training_has_each_review_once_and_batches_of_its_own() -> None:
+    split = a_split()
+    options = {"batch_tokens": 4000, "epochs": 3, "seed": 5}
+    config = Config().model_copy(update={"train": TrainConfig(**options)})  # type: ignore[arg-type]
+    plan = make_plan(config, split)
+    batches = [
+        [frozenset(indices) for epoch, indices in plan.batches if epoch == number] for number in range(3)
+    ]
+    for epoch in batches:
+        assert sorted(index for batch in epoch for index in batch) == list(range(500))
+    for one, other in itertools.combinations(batches, 2):
+        assert len(set(one) & set(other)) < 0.1 * len(one)
+        assert one[0] != other[0]
+    other_seed = make_plan(config.model_copy(update={"train": TrainConfig(**options | {"seed": 6})}), split)
+    assert not {frozenset(indices) for _, indices in other_seed.batches} & set(batches[0])
+
+
+def test_batches_hold_like_lengths_and_come_in_no_order_of_length() -> None:
+    lengths = np.random.default_rng(0).integers(10, 600, 2000)
+    plan = batch_plan(lengths, batch_tokens=4000, multiple=8, seed=0, epoch=0)
+    padding = sum(len(batch) * lengths[batch].max() for batch in plan) / lengths.sum() - 1
+    assert padding < 0.06
+    longest = [lengths[batch].max() for batch in plan]
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3

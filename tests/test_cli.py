@@ -9,12 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
+from imdb_transformer import hardware
+from imdb_transformer.cli import app, launch
 from imdb_transformer.errors import ConfigError
 from tests.conftest import imdb_tx
 from tests.test_archive import make_archive
 
-COMMANDS = ("download", "tokenize", "train", "eval", "predict")
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
 def process(
@@ -150,6 +153,36 @@ def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
 )
 def test_arguments_that_do_not_go_together_are_refused(arguments: list[str]) -> None:
     assert isinstance(imdb_tx(*arguments).exception, ConfigError)
+
+
+def test_commands_that_compute_keep_the_memory_that_they_free(
+    trained: Path, config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(hardware, "keep_freed_memory", lambda: calls.append("kept"))
+    (tmp_path / "r.txt").write_text("a good film\n")
+    for command in (
+        ["train", "--config", config_path, "--dry-run"],
+        ["train", "--config", config_path, "--run-dir", tmp_path / "run", "--set", "train.epochs=1"],
+        ["pretrain", "--config", config_path, "--dry-run"],
+        ["eval", trained, "--split", "validation"],
+        ["compare", trained, trained, "--split", "validation"],
+        ["predict", "--run", trained, "a good film"],
+        ["predict", "--run", trained, "--input", tmp_path / "r.txt"],
+    ):
+        ended = imdb_tx(*command)
+        assert ended.exit_code == 0, ended.output
+        assert calls.pop() == "kept", command
+
+
+def test_a_training_gives_back_unused_memory_now_and_then(
+    config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(launch, "STEPS_BETWEEN_RELEASES", 3)
+    monkeypatch.setattr(hardware, "release_freed_memory", lambda: calls.append(1))
+    ended = imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "run", "--json")
+    assert len(calls) == json.loads(ended.stdout)["num_steps"] // 3 > 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)

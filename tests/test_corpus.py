@@ -1,3 +1,4 @@
+import json
 import random
 import shutil
 from pathlib import Path
@@ -165,29 +166,98 @@ def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:
     assert sum(map(len, sets)) == len(set().union(*sets))
 
 
-def test_one_damaged_split_of_imdb_is_not_taken_for_imdb_nor_for_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
-) -> None:
-    stored, _ = corpus.ensure(config(source, tmp_path))
-    parts = [corpus.read_split(stored, name) for name in ("train", "validation")]
-    train = Rows(parts[0].texts + parts[1].texts, parts[0].labels + parts[1].labels)
-    hashes = {"train": corpus.content_hash(train), "test": "0" * 64, "unsupervised": "0" * 64}
+@pytest.fixture
+def imdb(monkeypatch: pytest.MonkeyPatch, source: Path) -> Path:
+    """A source that stands for IMDB: its 200 train reviews have the known hash, and 20 of them are listed."""
+    reviews = corpus.sources.read(DataConfig(source=str(source)))
+    hashes = {name: corpus.content_hash(rows) for name, rows in reviews.splits.items()}
     monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
-    again = config(source, tmp_path / "again")
-    with pytest.raises(DataError, match=r"wrong checksum of test, unsupervised.*eval --source"):
-        corpus.ensure(again)
+    listed = {holdout.text_hash(text)[:16] for text in reviews.splits["train"].texts[:20]}
+    monkeypatch.setattr(holdout, "imdb_validation_hashes", lambda: listed)
+    return source
 
 
-def test_imdb_with_a_validation_split_of_ones_own_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
+def texts_of(path: Path) -> set[str]:
+    return {json.loads(line)["text"] for line in path.read_text().splitlines()}
+
+
+def stored_texts(stored: corpus.Corpus) -> dict[str, set[str]]:
+    return {name: set(corpus.read_split(stored, name).texts) for name in stored.manifest.splits}
+
+
+def test_what_the_list_names_is_validation_and_the_rest_is_train(tmp_path: Path, imdb: Path) -> None:
+    unlabelled = tmp_path / "imdb"
+    shutil.copytree(imdb, unlabelled)
+    lines = (imdb / "train.jsonl").read_text().splitlines(keepends=True)
+    with (unlabelled / "unsupervised.jsonl").open("a") as file:
+        file.writelines(lines[:20])  # pretraining must not see them
+    # Whatever share is asked for.
+    wide = config(unlabelled, tmp_path).model_copy(update={"validation_fraction": 0.5})
+    stored, _ = corpus.ensure(wide)
+    texts = stored_texts(stored)
+    listed = {json.loads(line)["text"] for line in lines[:20]}
+    assert texts["validation"] == listed
+    assert texts["train"] == texts_of(imdb / "train.jsonl") - listed
+    assert texts["unsupervised"] == texts_of(imdb / "unsupervised.jsonl") - texts["test"]
+
+
+def part_of(imdb: Path, folder: Path, num_listed: int, num_others: int) -> Path:
+    """IMDB's test and unlabelled reviews, with some of those of train."""
+    shutil.copytree(imdb, folder)
+    lines = (imdb / "train.jsonl").read_text().splitlines(keepends=True)
+    (folder / "train.jsonl").write_text("".join(lines[:num_listed] + lines[20 : 20 + num_others]))
+    return folder
+
+
+@pytest.mark.parametrize(("num_listed", "num_others", "by_list"), [
+    (10, 90, True), (6, 94, True), (20, 20, True), (2, 98, False), (0, 100, False), (20, 6, False)
+])  # fmt: skip
+def test_part_of_imdb_holds_out_what_the_list_names_where_that_is_a_fair_share(
+    tmp_path: Path, imdb: Path, num_listed: int, num_others: int, by_list: bool
 ) -> None:
-    own = Path(shutil.copytree(source, tmp_path / "own"))
-    shutil.copy(own / "test.jsonl", own / "validation.jsonl")
-    stored, _ = corpus.ensure(config(own, tmp_path))
-    hashes = {name: stored.manifest.splits[name].content_hash for name in corpus.IMDB_HASHES}
-    monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
-    with pytest.raises(DataError, match="comes with the package"):
-        corpus.ensure(config(own, tmp_path / "again"))
+    folder = part_of(imdb, tmp_path / "part", num_listed, num_others)
+    stored, _ = corpus.ensure(config(folder, tmp_path))
+    assert not stored.manifest.is_imdb
+    texts = stored_texts(stored)
+    listed = {
+        json.loads(line)["text"] for line in (folder / "train.jsonl").read_text().splitlines()[:num_listed]
+    }
+    assert (texts["validation"] == listed) == by_list
+    assert texts["train"] | texts["validation"] == texts_of(folder / "train.jsonl")
+    assert not texts["train"] & texts["validation"]
+    if not by_list:
+        assert len(texts["validation"]) == pytest.approx(0.1 * (num_listed + num_others), abs=1)
+
+
+def test_a_validation_split_of_ones_own_is_taken_also_beside_imdb(tmp_path: Path, imdb: Path) -> None:
+    folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
+    write_jsonl(folder / "validation.jsonl", ["a review of mine", "another"], ["neg", "pos"])
+    stored, _ = corpus.ensure(config(folder, tmp_path))
+    texts = stored_texts(stored)
+    assert texts["validation"] == {"a review of mine", "another"}
+    assert not stored.manifest.is_imdb
+    assert texts["train"] == texts_of(imdb / "train.jsonl")
+
+
+def test_imdb_beside_a_test_split_of_ones_own_is_used(tmp_path: Path, imdb: Path) -> None:
+    folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
+    write_jsonl(folder / "test.jsonl", ["a review of mine", "another"], ["neg", "pos"])
+    stored, _ = corpus.ensure(config(folder, tmp_path))
+    assert stored_texts(stored)["test"] == {"a review of mine", "another"}
+    assert len(stored_texts(stored)["validation"]) == 20
+    assert not stored.manifest.is_imdb
+
+
+@pytest.mark.parametrize("split", ["train", "test", "unsupervised"])
+def test_a_source_with_the_name_of_imdb_is_refused_where_one_split_differs(
+    tmp_path: Path, imdb: Path, split: str
+) -> None:
+    folder = Path(shutil.copytree(imdb, tmp_path / "aclImdb_v1."))
+    assert corpus.ensure(config(folder, tmp_path))[0].manifest.is_imdb
+    lines = (folder / f"{split}.jsonl").read_text().splitlines(keepends=True)
+    (folder / f"{split}.jsonl").write_text("".join(lines[1:]))
+    with pytest.raises(DataError, match=rf"wrong checksum of {split} \(.*rename your own"):
+        corpus.ensure(config(folder, tmp_path))
 
 
 def test_how_a_path_is_spelt_does_not_matter(

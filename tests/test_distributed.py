@@ -22,6 +22,9 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 PLAIN = [
     "model.dropout=0.0", "train.precision='fp32'", "train.num_threads=1", "model.attention='full'",
     "train.accumulate=2", "train.ema_decay=0.9", "train.epochs=4",
+    # So large that a step is in proportion to the gradient: with a small one it is its sign, which is noise
+    # where the gradient is none, and hides how large it is.
+    "train.adam_eps=0.01", "train.clip_norm=0.5",
 ]  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, source: Path) -> dict[int, Pa
 def test_weights_do_not_depend_on_the_number_of_processes(runs: dict[int, Path], number: int) -> None:
     alone, together = (load_file(runs[n] / "checkpoints" / "last" / "model.safetensors") for n in (1, number))
     for name, tensor in alone.items():
-        np.testing.assert_allclose(together[name], tensor, atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(together[name], tensor, rtol=0, atol=2e-6, err_msg=name)
     assert_same_steps(runs[1], runs[number])
 
 
@@ -71,7 +74,7 @@ def assert_same_steps(alone: Path, together: Path) -> None:
     assert len(first) == len(other) >= 20
     for name in ("loss", "gradient_norm", "accuracy"):
         np.testing.assert_allclose(
-            [line[name] for line in other], [line[name] for line in first], rtol=1e-2, atol=1e-3, err_msg=name
+            [line[name] for line in other], [line[name] for line in first], rtol=1e-4, err_msg=name
         )
     assert [line["num_tokens"] for line in other] == [line["num_tokens"] for line in first]
 

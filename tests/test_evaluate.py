@@ -1,16 +1,21 @@
 import json
 import math
+import random
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from imdb_transformer import run
+from imdb_transformer import config_file, run
+from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
 from imdb_transformer.evaluation.evaluate import evaluate, score
-from imdb_transformer.evaluation.split import evaluate_split
+from imdb_transformer.evaluation.split import CLEAN, evaluate_split
+from imdb_transformer.evaluation.wording import figures
 from imdb_transformer.inference import forward
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
@@ -41,6 +46,61 @@ def test_figures_agree_with_each_other() -> None:
     assert found.roc_auc == pytest.approx(np.mean(wins))
 
 
+def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:
+    logits = np.log([[0.8, 0.2], [0.3, 0.7]])
+    found = evaluate(logits, np.array([0, 0]), split="test", checkpoint="best", classes=("neg", "pos"))
+    assert found.calibrated.brier == pytest.approx((0.2**2 + 0.2**2 + 0.7**2 + 0.7**2) / 2)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_average_precision_is_that_of_its_definition(num_classes: int) -> None:
+    """The precision at each true review of a class, from the most probable on; of more classes the mean."""
+    logits = np.random.default_rng(0).normal(size=(40, num_classes))
+    labels = np.random.default_rng(1).integers(0, num_classes, 40)
+    classes = tuple("abc"[:num_classes])
+    found = evaluate(logits, labels, split="test", checkpoint="best", classes=classes)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    expected = []
+    for i in [1] if num_classes == 2 else range(3):
+        ranked = labels[np.argsort(-probabilities[:, i])] == i
+        precisions = np.cumsum(ranked) / np.arange(1, 41)
+        expected.append(precisions[ranked].mean())
+    assert found.average_precision == pytest.approx(np.mean(expected))
+
+
+@pytest.fixture
+def guesses(tmp_path: Path) -> run.Run:
+    """A linear run on words and labels that have nothing to do with each other; test repeats 10 of train."""
+    generator = random.Random(0)
+    words = [f"word{i}" for i in range(200)]
+    texts = [" ".join(generator.choices(words, k=30)) for _ in range(130)]
+    labels = [generator.choice(["neg", "pos"]) for _ in texts]
+    write_jsonl(tmp_path / "train.jsonl", texts[:100], labels[:100])
+    write_jsonl(tmp_path / "test.jsonl", texts[90:], labels[90:])
+    data = {"source": str(tmp_path), "data_dir": str(tmp_path / "data")}
+    make_baseline(tmp_path / "run", config_file.parse({"data": data}, origin="here"), "nb")
+    return run.open_run(tmp_path / "run")
+
+
+def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
+    stored, _ = corpus.ensure(guesses.config.data)
+
+    def fitted(split: str) -> float:
+        rows = tokenized.rows_of(guesses.config.data, stored, split)
+        (logits,) = Predictor.load(guesses.folder).logits(rows.texts)
+        return fit_temperature(logits, np.array(rows.labels))
+
+    assert guesses.info.temperature == pytest.approx(fitted("validation"))
+    assert guesses.info.temperature > 2 * fitted("train")
+
+
+def test_the_clean_slice_is_without_the_reviews_that_stand_in_training(guesses: run.Run) -> None:
+    found, _ = evaluate_split([guesses.folder], "test")
+    assert found.num_examples == 40
+    assert found.slices[CLEAN].num_examples == 30
+    assert CLEAN not in evaluate_split([guesses.folder], "validation")[0].slices
+
+
 def test_interval_is_wilsons() -> None:
     labels = np.array([0] * 10)
     logits = np.tile([1.0, 0.0], (10, 1))
@@ -51,6 +111,22 @@ def test_interval_is_wilsons() -> None:
     low, high = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
     assert (found.accuracy_low, found.accuracy_high) == (pytest.approx(low), pytest.approx(high))
     assert found.roc_auc is None  # one class only
+
+
+def test_f1_is_zero_where_nothing_is_positive_and_nothing_called_so() -> None:
+    logits = np.tile([1.0, 0.0], (10, 1))
+    measured = evaluate(
+        logits, np.zeros(10, np.int64), split="test", checkpoint="best", classes=("neg", "pos")
+    )
+    assert measured.f1 == 0.0
+
+
+def test_figures_name_the_checkpoint_and_of_several_runs_each(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "copy"))
+    alone, _ = evaluate_split([trained], "validation")
+    together, _ = evaluate_split([copy, trained / "checkpoints" / "last"], "validation")
+    assert re.fullmatch(r"best \(step \d+\)", alone.checkpoint)
+    assert re.fullmatch(r"copy/best \(step \d+\) \+ run/last \(step \d+\)", together.checkpoint)
 
 
 def test_three_classes_have_figures_too() -> None:
@@ -135,3 +211,15 @@ def test_figures_of_many_runs_together_have_a_name_that_fits(trained: Path, tmp_
     assert found.checkpoint.count("a-run-of-a-long-name") == 12
     _, other = evaluate_split(copies[:-1], "validation")
     assert other != written
+
+
+def test_figures_are_named_and_rounded_for_people() -> None:
+    evaluation = evaluate(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    told = dict(figures(evaluation))
+    first = ["reviews", "accuracy", "F1", "ROC AUC", "average precision"]
+    assert list(told) == [*first, "loss", "Brier score", "calibration error"]
+    assert told["reviews"] == str(len(LABELS))
+    assert told["accuracy"].startswith(f"{100 * evaluation.accuracy:.2f}% (95% interval ")
+    assert told["ROC AUC"] == f"{evaluation.roc_auc:.4f}"
+    alone = evaluate(LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos"))
+    assert dict(figures(alone))["ROC AUC"] == "undefined: a class is absent"

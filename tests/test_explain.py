@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from imdb_transformer import run
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.data.tokenizer import MASK_ID, Tokenizer
+from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.encoder import EncoderModel
@@ -67,19 +67,46 @@ def test_words_of_any_text_stand_where_they_say(trained: Path, text: str) -> Non
     assert total == pytest.approx(found.logit_difference, abs=1e-3)
 
 
-def test_integrated_gradients_add_up_to_the_difference_from_a_text_of_masks(trained: Path) -> None:
-    predictor = a_predictor(trained)
+def blank_difference(predictor: Predictor, num_ids: int) -> float:
+    """The logit difference of a text of embeddings that are zero: padding that is not hidden."""
     (model,) = predictor.models
     assert isinstance(model, EncoderModel)
-    text = "A good film, with a dull ending."
-    found = explain(predictor, text, method="gradients")
-    ids = torch.full((1, len(model.tokenizer.encode([text])[0])), MASK_ID)
+    ids = torch.full((1, num_ids), PAD_ID)
+    if model.first_token:
+        ids[0, 0] = CLS_ID
     with torch.no_grad():
         first, second = model.classifier(ids, ids >= 0)[0].tolist()
-    nothing = (second - first) / 2.0  # the temperature
+    return (second - first) / predictor.temperatures[0]
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
+    trained: Path, pooling: str, norm: str
+) -> None:
+    predictor = a_predictor(trained, pooling=pooling, norm=norm)
+    (model,) = predictor.models
+    assert isinstance(model, EncoderModel)
+    if pooling == "first":
+        config = run.open_run(trained).config.tokenizer.model_copy(update={"first_token": True})
+        model.tokenizer, model.first_token = Tokenizer.train(["a good dull film"] * 9, config), True
+    text = "A good film, with a dull ending."
+    found = explain(predictor, text, method="gradients")
+    blank = blank_difference(predictor, len(model.tokenizer.encode([text])[0]))
+    assert abs(found.logit_difference - blank) > 0.01
     total = sum(word.share for word in found.words)
-    assert total == pytest.approx(found.logit_difference - nothing, rel=0.05)
-    assert found.bias == pytest.approx(nothing, rel=0.05, abs=0.02)
+    assert total == pytest.approx(found.logit_difference - blank, rel=0.03, abs=0.003)
+    assert found.bias == pytest.approx(blank, abs=0.03)
+
+
+def test_integrated_gradients_do_not_depend_on_a_mask_that_no_training_saw(trained: Path) -> None:
+    predictor = Predictor.load(trained)
+    (model,) = predictor.models
+    assert isinstance(model, EncoderModel)
+    before = explain(predictor, "a dull film", method="gradients")
+    with torch.no_grad():
+        model.classifier.encoder.embedding.tokens.weight[MASK_ID] += 1
+    assert explain(predictor, "a dull film", method="gradients") == before
 
 
 def test_spans_point_at_the_characters_of_each_id(trained: Path) -> None:

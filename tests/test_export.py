@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 import torch
 
 from imdb_transformer import run
-from imdb_transformer.data import demo
+from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.export import export
+from imdb_transformer.inference.exported import TEXT_TO_IDS, TOKENIZER
 from imdb_transformer.inference.predict import Predictor
 from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
@@ -123,6 +125,51 @@ def test_predict_runs_an_exported_file_without_torch(exported: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.startswith((b"pos\t", b"neg\t"))
+
+
+@pytest.fixture
+def changed(exported: Path, tmp_path: Path) -> Callable[[dict[str, str]], Path]:
+    """Gives a copy of the exported file with other metadata."""
+
+    def copy(entries: dict[str, str]) -> Path:
+        graph = onnx.load(exported)
+        onnx.helper.set_model_props(graph, entries)
+        onnx.save(graph, tmp_path / "changed.onnx")
+        return tmp_path / "changed.onnx"
+
+    return copy
+
+
+def entries_of(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+
+
+@pytest.mark.parametrize("classes", [["neg"], ["neg", "pos", "odd"]])
+def test_a_file_whose_classes_are_not_as_many_as_its_graph_gives_is_refused(
+    exported: Path, changed: Callable[[dict[str, str]], Path], classes: list[str]
+) -> None:
+    entries = entries_of(exported)
+    about = json.loads(entries[TEXT_TO_IDS]) | {"classes": classes}
+    with pytest.raises(RunError, match=rf"changed\.onnx is damaged: it names {len(classes)} classes"):
+        Predictor.load(changed(entries | {TEXT_TO_IDS: json.dumps(about)}))
+
+
+def test_a_file_whose_tokenizer_knows_more_ids_than_its_graph_is_refused(
+    exported: Path, changed: Callable[[dict[str, str]], Path]
+) -> None:
+    entries = entries_of(exported)
+    tree = json.loads(entries[TOKENIZER])
+    tree["model"]["vocab"]["more"] = len(tree["model"]["vocab"])
+    with pytest.raises(RunError, match="graph does not fit its tokenizer"):
+        Predictor.load(changed(entries | {TOKENIZER: json.dumps(tree)}))
+
+
+def test_a_tokenizer_inside_a_file_has_a_limit_of_size(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(RunError, match=r"tokenizer\.json is too large"):
+        Predictor.load(exported)
 
 
 def test_what_is_no_exported_model_is_refused(trained: Path, exported: Path, tmp_path: Path) -> None:

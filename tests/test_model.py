@@ -222,6 +222,15 @@ def test_mean_and_first_read_tokens_only() -> None:
     torch.testing.assert_close(pool(features, mask, "first"), features[:, 0])
 
 
+def test_the_mean_of_bf16_features_is_as_exact_as_they_are() -> None:
+    """bf16 rounds a count of 259 to 260, and a sum likewise."""
+    features = torch.ones(2, 300, 4, dtype=torch.bfloat16)
+    features[:, 1::2] = -1
+    mask = torch.arange(300) < torch.tensor([[259], [2]])
+    found = pool(features, mask, "mean")
+    torch.testing.assert_close(found, torch.tensor([[1 / 259] * 4, [0.0] * 4]))
+
+
 def test_number_of_parameters_is_the_formulas() -> None:
     c = small(positions="none", norm="pre")
     inner = c.num_heads * c.head_width
@@ -241,6 +250,22 @@ def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     torch.testing.assert_close(out.unique(), torch.tensor([0.0, 4 / 3]))
     assert out.mean().item() == pytest.approx(1, abs=0.02)
     assert torch.equal(dropout.eval()(out, dropout.channels(out, 256)), out)
+
+
+@pytest.mark.parametrize("by_channel", [True, False])
+@pytest.mark.parametrize("p", [0.1, 0.6])
+def test_dropout_drops_its_share_keeps_the_mean_and_the_type(p: float, by_channel: bool) -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(p, by_channel=by_channel).train()
+    for dtype in (torch.float32, torch.bfloat16):
+        ones = torch.ones(128, 4, 256, dtype=dtype)
+        for out in (
+            dropout(ones, dropout.channels(ones, 256)),
+            dropout.add_to(ones, ones, dropout.channels(ones, 256)) - 1,
+        ):
+            assert out.dtype == dtype
+            assert (out == 0).float().mean().item() == pytest.approx(p, abs=0.01)
+            assert out.float().mean().item() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("by", ["channel", "element"])
@@ -264,6 +289,35 @@ def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str
     model.get_submodule(part).train()
     assert torch.equal(seeded(0), seeded(0))
     assert not torch.equal(seeded(0), seeded(1))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("branch", ["attention.project_out", "feed_forward.contract"])
+def test_dropout_is_on_each_branch_of_a_block(norm: str, branch: str) -> None:
+    """Where the other branch adds nothing, a dropped channel is as it came in."""
+    block = Block(small(norm=norm, attention="full", dropout=0.5)).train()
+    for name in ("attention.project_out", "feed_forward.contract"):
+        nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
+    nn.init.ones_(block.get_submodule(branch).bias)  # type: ignore[arg-type]
+    if norm == "post":
+        block.attention_norm = block.feed_forward_norm = nn.Identity()  # type: ignore[assignment]
+    x, mask = torch.randn(50, 3, SMALL.width), torch.ones(50, 3, dtype=torch.bool)
+    added = block(x, attention_bias(mask, 0, x.dtype), None) - x
+    assert set(added.round(decimals=3).unique().tolist()) == {0.0, 2.0}
+    assert (added > 1).float().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_each_block_is_used_once(num_layers: int) -> None:
+    model = classifier(small(num_layers=num_layers)).eval()
+    used = []
+    for name, part in model.named_modules():
+        if "blocks." in name and isinstance(part, nn.Linear | nn.LayerNorm):
+            part.register_forward_hook(lambda *_, name=name: used.append(name))
+    model(*a_batch([12, 7], 12))
+    assert used
+    assert len(used) == len(set(used))
+    assert {name.split(".")[2] for name in used} == set(map(str, range(num_layers)))
 
 
 def test_some_positions_features_are_those_of_all() -> None:

@@ -1,3 +1,5 @@
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +11,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from imdb_transformer.config import Config, ModelConfig
+from imdb_transformer.evaluation.evaluate import score
+from imdb_transformer.evaluation.split import answers, evaluate_split
 from imdb_transformer.inference.predict import Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.ngrams import NONE, Ngrams, hashed
 from imdb_transformer.training import initial
 from imdb_transformer.training.plan import gather
 from imdb_transformer.training.preparation import prepare
+from tests.conftest import imdb_tx
 from tests.in_process import CPU, train
 
 Tiny = Callable[..., Config]
@@ -43,6 +48,22 @@ def test_repeating_an_ngram_changes_nothing_and_order_matters() -> None:
     assert held([5, 6, 5, 6, 5, 6, 5, 6]) == held([5, 6, 5, 6])
     assert len(held([5, 6, 7])) == 6
     assert held([5, 6]) != held([6, 5])
+
+
+def test_the_buckets_of_a_review_are_those_that_saved_runs_know() -> None:
+    def bucket(ngram: list[int]) -> int:
+        """Multiplicative hashing (Knuth 6.4) in signed numbers of 64 bits."""
+        state = 0
+        for token in ngram:
+            state = (state + token + 1) * -7046029254386353131 % 2**64
+            state -= 2**64 if state >= 2**63 else 0
+        return (state >> 31) % BUCKETS
+
+    ids = [7, 1, 300, 7]
+    ngrams = [ids[start : start + length] for length in (1, 2, 3) for start in range(len(ids) + 1 - length)]
+    assert held(ids, padding=3) == {bucket(ngram) for ngram in ngrams}
+    row = torch.tensor([[*ids, 0, 0, 0]])
+    assert hashed(row, row != 0, BUCKETS).min() == NONE < 0  # no bucket, whatever the number of buckets
 
 
 def test_few_ngrams_share_a_bucket() -> None:
@@ -105,3 +126,39 @@ def test_what_stands_in_too_few_reviews_has_no_vote(tiny: Tiny) -> None:
     counts = present.sum(0)
     assert (weights[counts < 3] == 0).all()
     assert (weights[counts >= 3] != 0).sum() > 100
+
+
+def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_path: Path) -> None:
+    ended = train(
+        tiny("model.ngram_buckets=4096", "model.ngram_weight=5.0", "train.epochs=1"), tmp_path / "run"
+    )
+    result = imdb_tx("eval", ended.folder, "--split", "validation", "--json")
+    alone = json.loads(result.stdout)["encoder_alone"]
+    answered = answers([ended.folder], "validation")
+    classifier = answered.predictor.models[0].classifier  # type: ignore[attr-defined]
+    classifier.ngrams.weights.zero_()
+    classifier.ngrams.intercept.zero_()
+    logits = answered.predictor.logits(answered.texts)[0]
+    assert alone == score(logits, answered.labels).model_dump()
+    assert alone["accuracy"] != answered.evaluation.accuracy
+    printed = imdb_tx("eval", ended.folder, "--split", "validation").stdout
+    assert re.search(rf"encoder alone +{100 * alone['accuracy']:.2f}% \(loss {alone['loss']:.4f}\)", printed)
+
+
+def test_eval_names_no_encoder_alone_where_there_are_no_ngrams(trained: Path) -> None:
+    result = imdb_tx("eval", trained, "--split", "validation", "--json")
+    assert json.loads(result.stdout)["encoder_alone"] is None
+
+
+def test_seeds_print_the_encoder_alone_beside_the_model_with_ngrams(
+    config_path: Path, tmp_path: Path
+) -> None:
+    result = imdb_tx(
+        "train", "--config", config_path, "--seeds", 2, "--run-dir", tmp_path / "r", "--test", "--json",
+        *("--set", "model.ngram_buckets=4096", "--set", "train.epochs=1"),
+    )  # fmt: skip
+    summary = json.loads(result.stdout)
+    for split in ("validation", "test"):
+        each = [evaluate_split([Path(folder)], split)[0].encoder_alone for folder in summary["runs"]]
+        assert summary[f"encoder_{split}_accuracy"]["each"] == [score.accuracy for score in each if score]
+        assert len(summary[f"encoder_{split}_accuracy"]["each"]) == 2

@@ -1,6 +1,10 @@
+import ctypes
 import doctest
+import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imdb_transformer import config_file, run
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import sources
+from imdb_transformer.data.reviews import lines_of
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import sha256_of
@@ -52,6 +59,36 @@ def test_threads_are_those_of_the_process_and_not_of_the_runs_training(trained: 
     before = torch.get_num_threads()
     Predictor.load(folder)
     assert torch.get_num_threads() == before > 1
+
+
+# glibc maps a large block on its own, unless it was told not to: then no mapped block is counted.
+COUNT_MAPPED = """
+import ctypes
+from imdb_transformer import Predictor
+Predictor.load(RUN)("a good film")
+libc = ctypes.CDLL(None)
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"abcdef")]
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+before = libc.mallinfo2().hblks
+assert libc.malloc(ctypes.c_size_t(256 << 20))
+print(libc.mallinfo2().hblks - before)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc tells what its allocator does"
+)
+def test_loading_a_predictor_leaves_the_callers_allocator_alone(trained: Path) -> None:
+    script = COUNT_MAPPED.replace("RUN", repr(str(trained)))
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "1\n"
+
+
+def test_loading_a_predictor_leaves_torchs_generator_alone(trained: Path) -> None:
+    before = torch.get_rng_state()
+    Predictor.load(trained)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_text_alone_and_in_a_batch_gets_the_same_probability(predictor: Predictor) -> None:
@@ -183,6 +220,65 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
     sizes = [part.num_rows for part in parts]
     assert sum(sizes) == 25_000
     assert max(sizes) <= 2000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".txt"])
+def test_long_rows_are_read_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("imdb_transformer.data.reviews.CHUNK_CHARACTERS", 100_000)
+    texts = [f"{i} " * 2_000 for i in range(300)]
+    path = tmp_path / f"r{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n".join(texts))
+    else:
+        pq.write_table(pa.table({"text": texts}), path)
+    _, parts = tables.open_reviews(path, "text")
+    read = [part.column("text").to_pylist() for part in parts]
+    assert [text for part in read for text in part] == texts
+    assert max(sum(map(len, part)) for part in read) < 200_000
+
+
+def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their file does not tell how large they are."""
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": ["a" * 5_000] * 5_000}), path)
+    assert path.stat().st_size < 50_000
+    _, parts = tables.open_reviews(path, "text")
+    sizes = [part.nbytes for part in parts]
+    assert sum(sizes) > 25_000_000
+    assert max(sizes) < 700_000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".txt"])
+def test_a_text_too_long_for_a_review_is_told_by_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.MAX_REVIEW_BYTES", 1_000)
+    monkeypatch.setattr("imdb_transformer.data.reviews.MAX_REVIEW_BYTES", 1_000)
+    texts, path = ["a", "b" * 999, "c" * 1_001], tmp_path / f"r{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n".join(texts))
+    else:
+        schema = pa.schema({"text": pa.string(), "label": pa.string()})
+        table = pa.table({"text": texts, "label": ["x", "y", "x"]}, schema=schema)
+        tables.write_tables([table], schema, path)
+        with pytest.raises(DataError, match=rf"r\{suffix}: 'text' of row 3 has more than 1,000 bytes"):
+            sources.read(DataConfig(source=str(path)))
+    with pytest.raises(DataError, match=rf"r\{suffix}: .*(row|line) 3.* has more than 1,000 bytes"):
+        texts_of(path)
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imdb_transformer.data.reviews.MAX_REVIEW_BYTES", 1_000)
+    stream = io.BytesIO(b"a" * 1_000_000)
+    with pytest.raises(DataError, match="standard input: line 1 has more than 1,000 bytes"):
+        next(lines_of(stream, "standard input"))
+    assert stream.tell() == 1_001
 
 
 def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ import torch
 from safetensors.torch import load_file
 
 from imdb_transformer import config_file, metrics, run
-from imdb_transformer.config import Config, PretrainConfig
+from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.tokenized import tokenize
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
+from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
-from imdb_transformer.model.pretraining import PretrainingModel, _sampled
-from imdb_transformer.training import loop
+from imdb_transformer.inference.forward import Batch
+from imdb_transformer.model import pretraining
+from imdb_transformer.model.pretraining import PretrainingLosses, PretrainingModel, _sampled
+from imdb_transformer.training import loop, pretrain
 from imdb_transformer.training.preparation import prepare
+from imdb_transformer.training.step import Learner, train_step
+from imdb_transformer.training.task import self_supervision
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
@@ -146,6 +150,7 @@ def a_model(**options: float) -> tuple[PretrainingModel, torch.Tensor, torch.Ten
         Config().model,
         PretrainConfig(**options),
         mask_id=MASK_ID,
+        special_ids=(PAD_ID, CLS_ID, MASK_ID),
         counts=counts,  # type: ignore[arg-type]
     )
     return model, ids, ids != 0
@@ -157,7 +162,7 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     features = torch.randn(20, Config().model.width)
     targets = ids.flatten()[:20]
     logits, candidates = model._named(features, targets)
-    assert len(candidates) == 50
+    assert candidates[:50].tolist() == list(range(50))
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
     expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
@@ -178,11 +183,51 @@ def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() ->
     assert ((sums.mean(0) - exact).abs() < 4 * error).all()
 
 
-def test_padding_and_the_mask_are_no_candidates() -> None:
+def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = []
+    for multiple in (1, 128):
+        monkeypatch.setattr(pretraining, "SIZE_MULTIPLE", multiple)
+        model, ids, mask = a_model(num_candidates=16, detection_weight=1.0)
+        torch.manual_seed(1)
+        losses = model(ids, mask)
+        (losses.masked + losses.detection).backward()
+        figures.append((losses, [parameter.grad for parameter in model.parameters()]))
+    (exact, gradients), (rounded, others) = figures
+    assert exact.num_masked == rounded.num_masked
+    torch.testing.assert_close(list(map(torch.as_tensor, exact)), list(map(torch.as_tensor, rounded)))
+    torch.testing.assert_close(gradients, others)
+
+
+def test_an_id_that_no_training_text_holds_has_an_embedding_too(tiny: Tiny) -> None:
+    config = tiny()
+    data = tokenize(config, ["train"])
+    task = pretrain.make_task(config, data.splits, CPU, vocab_size=1000)
+    assert task.model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
+
+
+@pytest.mark.parametrize("answer", [-1.0, 1.0])
+def test_detection_is_right_where_it_says_of_a_token_whether_it_was_replaced(answer: float) -> None:
+    model, ids, mask = a_model(num_candidates=16, detection_weight=1.0)
+    torch.nn.init.zeros_(model.detector[-1].weight)  # type: ignore[arg-type]
+    torch.nn.init.constant_(model.detector[-1].bias, answer)  # type: ignore[arg-type]
+    losses = model(ids, mask)
+    num_replaced = int(losses.num_replaced)
+    assert num_replaced > 0
+    assert losses.num_detected == (num_replaced if answer > 0 else mask.sum() - num_replaced)
+
+
+def test_special_ids_are_no_candidates() -> None:
     """Or the embedding of padding, which stands for dropped words, would not stay zero."""
     model, _, _ = a_model(num_candidates=16)
-    assert not model.inclusion[[PAD_ID, MASK_ID]].any()
-    assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
+    assert not model.inclusion[[PAD_ID, CLS_ID, MASK_ID]].any()
+    assert (model.inclusion > 0).sum() == len(model.inclusion) - 3
+
+
+def test_what_is_counted_anew_is_not_kept_with_the_weights() -> None:
+    model, _, _ = a_model()
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
 
 
 def test_guesses_follow_the_distribution() -> None:
@@ -206,7 +251,77 @@ def test_only_tokens_are_masked_and_padding_changes_nothing(monkeypatch: pytest.
     assert (padded.num_correct, padded.num_detected) == (cut.num_correct, cut.num_detected)
 
 
+def masked(model: PretrainingModel, ids: torch.Tensor) -> torch.Tensor:
+    return model._chosen(ids, ids != PAD_ID)
+
+
+def test_special_tokens_are_never_masked() -> None:
+    model, ids, _ = a_model(mask_fraction=1 - 1e-9)
+    ids[:, 0], ids[:, 5], ids[:, 20:] = CLS_ID, MASK_ID, PAD_ID
+    torch.testing.assert_close(masked(model, ids), ids > MASK_ID)
+
+
+def test_no_position_is_masked_more_often_than_others() -> None:
+    model, ids, _ = a_model(mask_fraction=0.15)
+    shares = torch.stack([masked(model, ids) for _ in range(2000)]).float().mean(0)
+    assert shares[0, 0] == pytest.approx(0.15, abs=0.04)
+    assert shares.mean() == pytest.approx(0.15, abs=0.01)
+
+
+def test_one_token_at_least_is_masked_whichever_it_is() -> None:
+    model, ids, _ = a_model(mask_fraction=1e-9)
+    draws = torch.stack([masked(model, ids[:1, :8]) for _ in range(2000)])
+    assert (draws.sum((1, 2)) == 1).all()
+    assert draws.float().mean(0).flatten().tolist() == pytest.approx([1 / 8] * 8, abs=0.04)
+    torch.manual_seed(3)
+    first = masked(model, ids)
+    torch.manual_seed(3)
+    assert torch.equal(masked(model, ids), first)
+
+
+def test_a_batch_without_a_token_to_mask_costs_nothing() -> None:
+    model, ids, _ = a_model(detection_weight=1.0)
+    losses = model(torch.full_like(ids[:2, :1], CLS_ID), ids[:2, :1] >= 0)
+    assert losses.num_masked == 0
+    assert losses.masked.item() == 0
+    (losses.masked + losses.detection).backward()
+    objective = self_supervision(0.15, 1.0)
+    learner = Learner(model, model, [torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])])
+    batch = Batch(torch.full((2, 1), CLS_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
+    taken = train_step(learner, [batch], objective, TrainConfig(), CPU, step=0, lr=1e-3)
+    assert taken.figures["masked_loss"] == 0
+    assert taken.loss > 0  # of the detection
+
+
+def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
+    """Or it would weigh less beside the other than in ELECTRA's equation 5."""
+    six, zero = torch.tensor(6.0), torch.tensor(0)
+
+    def model(*_: object) -> PretrainingLosses:
+        return PretrainingLosses(six, 3, zero, torch.tensor(5.0), zero, zero)
+
+    batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
+    loss = self_supervision(0.2, 7.0).loss(model, batch, torch.float32)  # type: ignore[arg-type]
+    assert loss.total.item() == pytest.approx(6 / 0.2 + 7 * 5)
+
+
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:
     shown = imdb_tx("pretrain", "--config", config_path, "--dry-run", "--run-dir", tmp_path / "run")
     assert "nothing was trained" in shown.stdout
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("weight", [0.0, 5.0])
+def test_both_losses_come_to_the_total_by_their_weights_and_every_figure_is_told(weight: float) -> None:
+    model, ids, mask = a_model(detection_weight=weight, mask_fraction=0.2)
+    model.eval()
+    batch = Batch(ids, mask, torch.zeros(len(ids), dtype=torch.long), int(mask.sum()))
+    torch.manual_seed(7)
+    losses = model(ids, mask)
+    torch.manual_seed(7)
+    told = self_supervision(0.2, weight).loss(model, batch, torch.float32)
+    torch.testing.assert_close(told.total, losses.masked / 0.2 + weight * losses.detection)
+    names = ["masked_loss", "masked_accuracy"]
+    names += ["detection_loss", "detection_accuracy", "replaced_share"] if weight else []
+    assert list(told.figures) == names
+    assert told.figures["masked_loss"][0] == losses.masked

@@ -12,13 +12,14 @@ from scipy.special import log_softmax
 
 from imdb_transformer import metrics, run
 from imdb_transformer.config import Config
+from imdb_transformer.data import corpus
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
 from imdb_transformer.evaluation.evaluate import expected_calibration_error
 from imdb_transformer.evaluation.split import CLEAN, evaluate_split
 from imdb_transformer.inference.predict import Predictor
-from imdb_transformer.training.distillation import with_soft_labels
+from imdb_transformer.training.distillation import soft_labels, with_soft_labels
 from imdb_transformer.training.preparation import prepare
 from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import CPU, train, weights
@@ -115,6 +116,18 @@ def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
     np.testing.assert_array_equal(learnt.review(num_train), first)
 
 
+def test_each_unlabelled_review_gets_what_its_teachers_say_of_it(tiny: Tiny, tmp_path: Path) -> None:
+    teachers = [tmp_path / kind for kind in ("nb", "tfidf")]
+    for path in teachers:
+        make_baseline(path, tiny(), path.name)  # type: ignore[arg-type]
+    stored, _ = corpus.ensure(tiny().data)
+    soft = soft_labels(teachers, tiny(), stored)
+    texts = corpus.read_split(stored, "unsupervised").texts
+    means = np.mean([Predictor.load(path).probabilities(texts) for path in teachers], axis=0)
+    np.testing.assert_allclose(soft, means, atol=1e-6)
+    assert len(np.unique(soft[:, 0])) > 50
+
+
 def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
     with pytest.raises(RunError, match="validation split"):
@@ -186,12 +199,33 @@ def test_calibration_error_of_honest_and_of_boastful_probabilities() -> None:
     assert expected_calibration_error(certain, labels) == pytest.approx(labels.mean())
 
 
+def test_evaluation_tells_how_it_is_on_reviews_that_were_not_trained_on(
+    tiny: Tiny, source: Path, tmp_path: Path
+) -> None:
+    """At least 7 of the test reviews stand in train or validation as well."""
+    copied = Path(shutil.copytree(source, tmp_path / "copied"))
+    rows = [json.loads(line) for line in (copied / "test.jsonl").read_text().splitlines()]
+    known = {json.loads(line)["text"] for line in (copied / "train.jsonl").read_text().splitlines()}
+    repeated = [row for row in rows if row["text"] not in known][:7]
+    with (copied / "train.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in repeated)
+    make_baseline(tmp_path / "nb", tiny(f"data.source={copied}"), "nb")
+    evaluation, _ = evaluate_split([tmp_path / "nb"], "test")
+    known |= {row["text"] for row in repeated}
+    clean = [row for row in rows if row["text"] not in known]
+    assert 0 < len(clean) <= 93
+    assert evaluation.slices[CLEAN].num_examples == len(clean)
+    predictor = Predictor.load(tmp_path / "nb")
+    answered = predictor.probabilities([row["text"] for row in clean]).argmax(1)
+    right = [predictor.classes[i] == row["label"] for i, row in zip(answered, clean, strict=True)]
+    assert evaluation.slices[CLEAN].accuracy == pytest.approx(np.mean(right))
+
+
 def test_evaluation_slices_the_split(trained: Path) -> None:
     found, _ = evaluate_split([trained], "test")
     sizes = {name: part.num_examples for name, part in found.slices.items()}
     assert sizes["cut"] + sizes["not cut"] == 100
     assert sum(size for name, size in sizes.items() if "words" in name) == 100
-    assert sizes["not in training"] <= 100
     assert found.calibrated.loss == found.loss
 
 
@@ -215,7 +249,19 @@ def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: 
     assert imdb_tx(*start, "--run-dir", tmp_path / "teacher").exit_code == 0
     taught = ("--teacher", tmp_path / "teacher", "--teacher", tmp_path / "nb")
     result = imdb_tx(*start, *taught, "--seeds", 2, "--test", "--run-dir", tmp_path / "r", "--json")
-    assert json.loads(result.stdout)["test_accuracy"]["mean"] > 0.5
+    told = json.loads(result.stdout)
+    students = [tmp_path / f"r-seed-{seed}" for seed in (0, 1)]
+    assert told["runs"] == list(map(str, students))
+    stored, _ = corpus.ensure(run.open_run(tmp_path / "teacher").config.data)
+    unlabelled = corpus.read_split(stored, "unsupervised").texts
+    taught_by = Predictor.load(tmp_path / "teacher", tmp_path / "nb").probabilities(unlabelled)
+    for student, accuracy in zip(students, told["test_accuracy"]["each"], strict=True):
+        np.testing.assert_allclose(np.load(student / "soft_labels.npy"), taught_by, atol=1e-6)
+        assert json.loads((student / "evaluation" / "best-test.json").read_text())["accuracy"] == accuracy
+        # It reads 100 unlabelled reviews beside the 180 that its teacher read.
+        seen = [sum(line["num_tokens"] for line in metrics.read(path) if "loss" in line)
+                for path in (student, tmp_path / "teacher")]  # fmt: skip
+        assert 1.3 < seen[0] / seen[1] < 1.8
 
 
 def test_a_run_that_is_not_finished_neither_starts_nor_teaches_another(tiny: Tiny, tmp_path: Path) -> None:

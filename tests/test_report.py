@@ -11,6 +11,7 @@ from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.linear_runs import linear_baselines
+from imdb_transformer.evaluation.page import table_of
 from imdb_transformer.evaluation.report import write_report
 from imdb_transformer.evaluation.split import answers, evaluate_split
 from imdb_transformer.sealed import write_sealed
@@ -25,6 +26,8 @@ def test_eval_writes_a_page_with_every_figure_that_asks_for_nothing(trained: Pat
     shown = imdb_tx("eval", copy).stdout
     page = (copy / "report.html").read_text()
     assert str(copy / "report.html") in shown
+    assert "<title>run on test</title>" in page
+    assert "<h1>run on test</h1>" in page
     for title in TITLES:
         assert f"<b>{title}.</b>" in page
     assert page.count('role="img" aria-label="') == len(TITLES)
@@ -52,6 +55,18 @@ def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: 
     assert "<mark" not in page
     assert "Learning curves" not in page
     assert "<b>ROC.</b>" in page
+
+
+def test_the_errors_shown_are_errors_and_the_surest_come_first(trained: Path, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    answered = answers([tmp_path / "nb"], "test")
+    assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
+    page = write_report([tmp_path / "nb"], answered, {}).read_text()
+    errors = re.findall(r"<summary>(\w+) at ([\d.]+)%, labelled (\w+):", page)
+    assert len(errors) == min(20, (~answered.correct).sum()) > 1
+    assert all(answer != label for answer, _, label in errors)
+    shares = [float(share) for _, share, _ in errors]
+    assert shares == sorted(shares, reverse=True)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -88,6 +103,17 @@ def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp
     assert str(tmp_path / "tfidf") in (copy / "report.html").read_text()
 
 
+def test_linear_models_beside_a_run_are_measured_on_the_corpora_that_are_named(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "runs" / "run"))
+    make_baseline(tmp_path / "runs" / "nb", run.open_run(trained).config, "nb")
+    elsewhere = tmp_path / "corpora"
+    (beside,) = linear_baselines(folder, "test", data_dir=str(elsewhere)).values()
+    assert any(elsewhere.glob("*/test.parquet"))
+    assert beside.num_examples == 100
+
+
 def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
@@ -117,8 +143,45 @@ def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_
     page = path.read_text()
     for title in ("Training loss", "Validation accuracy", "ROC", "Reliability"):
         assert f"<b>{title}.</b>" in page
+    (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
+    low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
+    assert f"{100 * pair['difference']:+.2f} points (95% interval {low} to {high})" in page
     assert "McNemar" in page
     assert not OUTSIDE.search(page)
+
+
+def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
+    written = table_of(["runs/a", "runs/<b>"], {"accuracy": ["91%", "90%"]})
+    cells = re.findall(r"<(t[hd])(?: [^>]*)?>(.*?)</", written)
+    assert cells == [
+        ("td", ""),
+        ("th", "runs/a"),
+        ("th", "runs/&lt;b&gt;"),
+        ("th", "accuracy"),
+        ("td", "91%"),
+        ("td", "90%"),
+    ]
+    assert re.sub(r"<[^>]*>", "", written) == "runs/aruns/&lt;b&gt;accuracy91%90%"
+    assert "thead" not in table_of([], {"accuracy": ["91%"]})
+
+
+def test_learning_curves_say_how_far_the_loss_fell_and_in_how_many_steps() -> None:
+    metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
+    drawn = plots.learning_curves([*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}])
+    assert drawn is not None
+    assert "from 2.000 to 1.000 in 1,000 steps" in drawn.description
+    assert "91.25%" in drawn.description
+
+
+def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
+    names = {f"/{'a-long-folder/' * 20}{run_name}": [0.5, 0.4] for run_name in ("first", "second")}
+    logged = {
+        name: [{"step": i, "loss": loss} for i, loss in enumerate(losses, 1)]
+        for name, losses in names.items()
+    }
+    drawn = plots.losses(logged)  # matplotlib warns, which is an error here, where no room is left
+    assert drawn is not None
+    assert "first" in drawn.svg
 
 
 def test_classes_may_be_called_dollars() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from imdb_transformer import hardware
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predict import Predictor
@@ -89,6 +90,26 @@ def test_resume_refuses_another_input_or_run(
     reviews.write_text(reviews.read_text() + '{"id": 1, "text": "more"}\n')
     refused = imdb_tx(*command, "--input", reviews, "--resume")
     assert "input: " in str(refused.exception)
+
+
+@pytest.mark.parametrize("begun_in_bf16", [True, False])
+def test_resume_refuses_to_go_on_in_another_precision(
+    trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun_in_bf16: bool
+) -> None:
+    """As on another machine: its answers would differ within one file."""
+    command = ["predict", "--run", trained, "--input", reviews, "--output", tmp_path / "o.csv"]
+    monkeypatch.setattr(hardware, "computes_in_bf16", lambda _: begun_in_bf16)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Interrupted):
+            imdb_tx(*command)
+    monkeypatch.setattr(hardware, "computes_in_bf16", lambda _: not begun_in_bf16)
+    refused = imdb_tx(*command, "--resume")
+    assert isinstance(refused.exception, ConfigError)
+    earlier, now = ("bf16", "fp32") if begun_in_bf16 else ("fp32", "bf16")
+    assert f"precision: ['{earlier}'], now ['{now}']" in str(refused.exception)
+    monkeypatch.setattr(hardware, "computes_in_bf16", lambda _: begun_in_bf16)
+    assert imdb_tx(*command, "--resume").exit_code == 0
 
 
 def test_a_call_does_not_disturb_one_that_is_at_work(trained: Path, reviews: Path, tmp_path: Path) -> None:

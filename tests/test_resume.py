@@ -2,7 +2,6 @@ import itertools
 import json
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 from imdb_transformer import checkpoint, hardware, metrics, run
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.files import locked
+from imdb_transformer.inference.verify import verify
+from imdb_transformer.locks import locked
 from imdb_transformer.training import loop, saving
 from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
 from imdb_transformer.training.preparation import prepare, prepare_again
@@ -105,11 +105,17 @@ def restored_signals() -> Iterator[None]:
 def test_first_signal_asks_and_the_second_acts() -> None:
     import signal
 
-    with stop_request() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.signal is signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with stop_request() as stop:
+            assert stop.signal is None
             signal.raise_signal(signal.SIGINT)
+            assert stop.signal is signal.SIGINT
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def damage(folder: Path, name: str) -> None:
@@ -131,6 +137,50 @@ def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny,
     assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
 
 
+def test_the_checkpoint_before_goes_on_where_the_damaged_last_was_deleted(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(whole.config, tmp_path / "run", stop_after=7)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.rmtree(checkpoints / "last")
+    resumed = imdb_tx("train", "--resume", checkpoints / "previous")
+    assert resumed.exit_code == 0, resumed.output
+    assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
+
+
+def steps(folder: Path) -> tuple[int, int]:
+    """Of `previous` and `last`, each of which is whole."""
+    opened = run.open_run(folder)
+    assert not [verdict for verdict in verify(folder) if verdict.problem]
+    metas = [
+        checkpoint.read_meta(folder / "checkpoints" / name, tokenizer_hash=opened.info.tokenizer_hash)
+        for name in ("previous", "last")
+    ]
+    return metas[0].step, metas[1].step
+
+
+def test_previous_is_an_earlier_state_whenever_one_stops(tiny: Tiny, tmp_path: Path) -> None:
+    """A validation, which saves, may fall on the step after which one stops."""
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=5)
+    assert metrics.read(tmp_path / "run")[-1].keys() == {"step", "validation"}
+    assert steps(tmp_path / "run") == (0, 5)
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    assert steps(tmp_path / "run") == (5, 7)
+
+
+def test_a_damaged_last_never_becomes_the_checkpoint_before(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    damage(tmp_path / "run", "last")
+    opened, chosen, stop = run.open_run(tmp_path / "run"), hardware.choose(tiny().train), StopRequest()
+    stop.signal = SIGNALS[0]
+    with pytest.raises(Interrupted):
+        list(loop.train(opened, prepare_again(opened, chosen), chosen, stop, begin_from="previous"))
+    assert steps(tmp_path / "run") == (5, 6)
+
+
 def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=7)
@@ -148,10 +198,8 @@ def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Ti
     checkpoints = tmp_path / "run" / "checkpoints"
     shutil.rmtree(checkpoints / "previous")
     (checkpoints / "last").rename(checkpoints / "previous")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    (checkpoints / f".last.{platform.node()}.{gone.pid}.tmp").mkdir()
-    (tmp_path / "run" / f".run.json.{platform.node()}.{gone.pid}.tmp").write_text("{")
+    (checkpoints / f".last.{platform.node()}.0badcafe.tmp").mkdir()
+    (tmp_path / "run" / f".run.json.{platform.node()}.0badcafe.tmp").write_text("{")
     assert weights(train(tiny(), tmp_path / "run").folder) == weights(whole.folder)
     assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last", "previous"]
     assert not list((tmp_path / "run").glob(".*"))

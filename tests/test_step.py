@@ -1,5 +1,5 @@
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 import torch
@@ -8,25 +8,41 @@ from torch.nn import functional
 from torch.optim import Muon
 
 from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.distributed import World
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments
 from imdb_transformer.training.plan import gather, make_plan
-from imdb_transformer.training.schedule import learning_rate
+from imdb_transformer.training.schedule import learning_rate, num_warmup_steps
 from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
 from imdb_transformer.training.task import classification
 from tests.in_process import CPU, Tiny, prepared
 
+T = TypeVar("T")
 
-def test_rate_at_the_start_at_the_end_of_warm_up_and_at_the_end() -> None:
-    for schedule, last in (("linear", 0.0), ("cosine", 0.0), ("constant", 1.0)):
-        config = TrainConfig(lr=1.0, schedule=schedule, warmup_steps=10)  # type: ignore[arg-type]
-        rates = [learning_rate(config, step, 110) for step in range(111)]
-        assert rates[0] == pytest.approx(0.1)
-        assert rates[10] == max(rates) == 1.0
-        assert rates[110] == pytest.approx(last)
+
+SHARES = {  # of the peak rate, after these shares of the steps that follow the warm-up
+    "linear": {0.0: 1.0, 0.25: 0.75, 0.5: 0.5, 0.9: 0.1, 1.0: 0.0},
+    "cosine": {0.0: 1.0, 1 / 6: 0.9330127, 0.25: 0.8535534, 0.5: 0.5, 2 / 3: 0.25, 1.0: 0.0},
+    "constant": {0.0: 1.0, 0.25: 1.0, 0.5: 1.0, 1.0: 1.0},
+}
+
+
+@pytest.mark.parametrize("schedule", SHARES)
+def test_rate_rises_in_a_line_to_its_peak_and_then_follows_the_schedule(schedule: str) -> None:
+    config = TrainConfig(lr=0.2, schedule=schedule, warmup_steps=10)  # type: ignore[arg-type]
+    rates = [learning_rate(config, step, 130) for step in range(131)]
+    assert rates[:10] == pytest.approx([0.02 * (step + 1) for step in range(10)])
+    for done, share in SHARES[schedule].items():
+        assert rates[10 + round(120 * done)] == pytest.approx(0.2 * share, abs=1e-7), done
+
+
+def test_warm_up_takes_a_number_of_steps_or_a_share_of_all() -> None:
     assert learning_rate(TrainConfig(lr=1.0, warmup_fraction=0.5), 4, 20) == pytest.approx(0.5)
+    assert num_warmup_steps(TrainConfig(warmup_fraction=0.12), 100) == 12
+    assert num_warmup_steps(TrainConfig(warmup_steps=7), 100) == 7
+    assert learning_rate(TrainConfig(lr=1.0), 0, 20) == 1.0  # neither was given
 
 
 def test_inverse_square_root_is_the_papers_equation() -> None:
@@ -84,7 +100,7 @@ class Stepped(NamedTuple):
         return self.learner.model
 
 
-def a_step(config: Config, **changes: float) -> Stepped:
+def a_step(config: Config, *, rate: float | None = None, **changes: float) -> Stepped:
     splits = prepared(config).splits
     options = config.train.model_copy(update=changes)
     model = make_model(config, vocab_size=400, num_classes=2).train()
@@ -94,8 +110,37 @@ def a_step(config: Config, **changes: float) -> Stepped:
         for _, indices in make_plan(config, splits["train"]).of_step(0)
     ]
     learner = make_learner(model, options)
-    result = train_step(learner, batches, classification(), options, CPU, step=0, lr=options.lr)
+    lr = options.lr if rate is None else rate
+    result = train_step(learner, batches, classification(), options, CPU, step=0, lr=lr)
     return Stepped(learner, before, batches, result)
+
+
+def moved(stepped: Stepped) -> dict[str, torch.Tensor]:
+    return {name: (p - stepped.before[name]).detach() for name, p in stepped.model.named_parameters()}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_moves_each_parameter_at_the_share_of_the_rate_that_is_its(tiny: Tiny, optimizer: str) -> None:
+    options = {"optimizer": optimizer, "muon_lr_scale": 1.0, "layer_decay": 1.0}
+    config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0", "model.dropout=0.0")
+    plain = moved(a_step(config, **options))  # type: ignore[arg-type]
+    scaled = moved(a_step(config, **options | {"muon_lr_scale": 3.0, "layer_decay": 0.5}))  # type: ignore[arg-type]
+    for name, step in plain.items():
+        share = {"head": 1.0, "embedding": 0.25, "blocks": 0.5}.get(
+            name.removeprefix("encoder.").split(".")[0], 1.0
+        )
+        if optimizer == "muon" and "blocks" in name and step.ndim == 2:
+            share *= 3.0
+        torch.testing.assert_close(scaled[name], share * step, rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("lr", [0.0, 0.02])
+def test_a_step_takes_the_rate_that_it_is_given(tiny: Tiny, lr: float) -> None:
+    """Not the peak of the config."""
+    config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0", "model.dropout=0.0")
+    at_peak, other = moved(a_step(config)), moved(a_step(config, rate=lr))
+    for name, step in at_peak.items():
+        torch.testing.assert_close(other[name], step * lr / config.train.lr, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
@@ -156,6 +201,54 @@ def test_a_step_follows_the_clipped_gradient_of_the_mean_loss(tiny: Tiny) -> Non
     for name, gradient in gradients.items():
         seen = state[f"exp_avg.{name}"] / (1 - config.train.beta1)
         torch.testing.assert_close(seen, gradient * 0.01 / norm, rtol=1e-3, atol=1e-7)
+        squared = state[f"exp_avg_sq.{name}"] / (1 - config.train.beta2)
+        torch.testing.assert_close(squared, (gradient * 0.01 / norm) ** 2, rtol=1e-2, atol=1e-10)
+
+
+def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A parameter of a model before and after each step on given gradients."""
+    model = Classifier(Config().model.model_copy(update={"width": 24}), vocab_size=10, num_classes=2)
+    optimizers, parameter = make_optimizers(model, config), model.get_parameter(name)
+    values = [parameter.detach().clone()]
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        values.append(parameter.detach().clone())
+    return values
+
+
+def test_adamw_is_the_papers_algorithm_with_the_configs_numbers() -> None:
+    """Loshchilov and Hutter 2019, algorithm 2."""
+    config = TrainConfig(lr=0.01, beta1=0.8, beta2=0.95, adam_eps=0.1, weight_decay=0.3)
+    torch.manual_seed(0)
+    gradients = [torch.randn(2, 24) for _ in range(4)]
+    x, *values = optimized(config, "head.weight", gradients)
+    mean, square = torch.zeros_like(x), torch.zeros_like(x)
+    for number, (gradient, value) in enumerate(zip(gradients, values, strict=True), 1):
+        mean, square = 0.8 * mean + 0.2 * gradient, 0.95 * square + 0.05 * gradient**2
+        x = x - 0.01 * 0.3 * x
+        x = x - 0.01 * (mean / (1 - 0.8**number)) / ((square / (1 - 0.95**number)).sqrt() + 0.1)
+        torch.testing.assert_close(value, x)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_muon_steps_along_its_momentum_made_orthogonal(momentum: float) -> None:
+    """Nesterov's momentum (Jordan et al. 2024), in the size of AdamW's steps (Liu et al. 2025, 2.2)."""
+    config = TrainConfig(lr=0.01, optimizer="muon", muon_momentum=momentum, weight_decay=0.0)
+    torch.manual_seed(0)
+    name = "encoder.blocks.0.attention.project_out.weight"
+    gradients = [torch.linalg.qr(torch.randn(256, 24)).Q.T for _ in range(3)]  # each orthogonal as it is
+    values = optimized(config, name, gradients)
+    mean = torch.zeros(24, 256)
+    for gradient, before, after in zip(gradients, values, values[1:], strict=False):
+        mean = momentum * mean + (1 - momentum) * gradient
+        left, _, right = torch.linalg.svd(momentum * mean + (1 - momentum) * gradient, full_matrices=False)
+        direction = left @ right
+        step = before - after
+        assert (step * direction).sum() / (step.norm() * direction.norm()) > 0.98
+        # Newton and Schulz's iteration leaves singular values of 0.7 to 1.2.
+        assert 0.65 < step.norm() / (0.01 * 0.2 * 256**0.5 * direction.norm()) < 1.25
 
 
 def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
@@ -167,6 +260,17 @@ def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
     nats = -logits.log_softmax(1)
     expected = (0.9 * nats[torch.arange(5), labels] + 0.1 * nats.mean(1)).sum()
     torch.testing.assert_close(found, expected)
+
+
+def test_the_loss_is_computed_in_the_precision_asked_for(tiny: Tiny) -> None:
+    config = tiny("model.dropout=0.0")
+    batch = gather(config, prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
+    model = make_model(config, vocab_size=400, num_classes=2)
+    exact, rough = (
+        classification().loss(model, batch, dtype).total.item() for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert exact != rough
+    assert exact == pytest.approx(rough, rel=0.02)
 
 
 def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
@@ -186,6 +290,44 @@ def test_noise_is_other_noise_in_every_step_batch_and_process() -> None:
     assert len(drawn) == 3**4
 
 
+class Share(World):
+    """A process among several, whose partners have nothing to do."""
+
+    def gathered(self, value: T) -> list[T]:
+        return [value]
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        del model
+
+
+def test_dropout_is_a_function_of_seed_step_batch_and_process_alone(tiny: Tiny) -> None:
+    """Or a resumed run would draw others; or each step would drop the same channels."""
+    config = tiny("model.dropout=0.5", "train.precision=fp32")
+    split = prepared(config).splits["train"]
+    batch = gather(config, split, torch.arange(8).numpy(), CPU)
+    learner = make_learner(make_model(config, vocab_size=400, num_classes=2).train(), config.train)
+
+    def loss(seed: int, step: int, rank: int, batches: int = 1) -> float:
+        options = config.train.model_copy(update={"seed": seed})
+        told = train_step(
+            learner,
+            [batch] * batches,
+            classification(),
+            options,
+            CPU,
+            step=step,
+            lr=0.0,
+            world=Share(rank, 3),
+        )
+        return told.loss
+
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 2, 0), (0, 0, 1), (0, 0, 2)]
+    losses = [loss(*key) for key in keys]
+    assert len(set(losses)) == len(keys)
+    assert [loss(*key) for key in reversed(keys)] == losses[::-1]
+    assert loss(0, 0, 0, batches=2) != pytest.approx(losses[0], abs=1e-6)  # the second draws its own
+
+
 def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
@@ -197,3 +339,25 @@ def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     ]
     assert results[-1].figures["accuracy"] == 1.0
     assert results[-1].loss < 0.05
+
+
+def test_a_step_tells_the_loss_the_figures_and_the_tokens_of_all_its_batches(tiny: Tiny) -> None:
+    config = tiny("model.dropout=0.0")
+    data = prepared(config)
+    train = data.splits["train"]
+    model = make_model(config, vocab_size=data.tokenizer.vocab_size, num_classes=2)
+    batches = [gather(config, train, indices, CPU) for _, indices in make_plan(config, train).batches[:3]]
+    logits = [model(batch.ids, batch.mask) for batch in batches]
+    num_right = sum(
+        int((row.argmax(1) == batch.labels).sum()) for row, batch in zip(logits, batches, strict=True)
+    )
+    num_reviews = sum(len(batch.labels) for batch in batches)
+    losses = [
+        functional.cross_entropy(row, batch.labels, reduction="sum").item()
+        for row, batch in zip(logits, batches, strict=True)
+    ]
+    learner = make_learner(model.train(), config.train)
+    result = train_step(learner, batches, classification(), config.train, CPU, step=0, lr=1e-3)
+    assert result.num_tokens == sum(batch.num_tokens for batch in batches)
+    assert result.figures["accuracy"] == pytest.approx(num_right / num_reviews)
+    assert result.loss == pytest.approx(sum(losses) / num_reviews, rel=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import hardware, metrics, run
+from imdb_transformer import checkpoint, hardware, metrics, run
 from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
 from imdb_transformer.evaluation.evaluate import Score
@@ -16,6 +16,7 @@ from imdb_transformer.evaluation.split import evaluate_split
 from imdb_transformer.inference.forward import Batch
 from imdb_transformer.training import loop
 from imdb_transformer.training.saving import Counters, judged
+from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner
 from tests.in_process import Tiny, prepared, train, weights
 
@@ -118,6 +119,17 @@ def test_metrics_have_one_line_a_step_and_the_validations(tiny: Tiny, tmp_path: 
     assert sum("validation" in line for line in lines) == 4
 
 
+def test_the_rate_told_is_the_tokens_of_all_steps_by_the_seconds_of_all_steps(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    ended = train(tiny("train.epochs=1"), tmp_path / "run")
+    meta = checkpoint.read_meta(ended.checkpoint("last"), tokenizer_hash=ended.info.tokenizer_hash)
+    num_tokens = sum(line["num_tokens"] for line in metrics.read(ended.folder) if "loss" in line)
+    told = loop.result_of(ended)
+    assert told.tokens_per_second == pytest.approx(num_tokens / meta.counters["step_seconds"], rel=1e-3)
+    assert 0 < meta.counters["step_seconds"] < told.train_seconds
+
+
 def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path) -> None:
     ended = train(tiny("train.ema_decay=0.9"), tmp_path / "run")
     last = ended.checkpoint("last")
@@ -144,9 +156,51 @@ def test_hardware_is_what_the_config_asks_for() -> None:
     for precision, dtype in types.items():
         config = TrainConfig(precision=precision, device="cpu")  # type: ignore[arg-type]
         assert hardware.choose(config) == (torch.device("cpu"), dtype)
-    assert hardware.choose(TrainConfig()).dtype in types.values()
     with pytest.raises(ConfigError, match="torch sees no GPU"):
         hardware.choose(TrainConfig(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "dtype"),
+    [
+        ({}, torch.float32),
+        ({"avx512": True, "avx512_bf16": False}, torch.float32),
+        ({"avx512_bf16": True}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+    ],
+)
+def test_auto_precision_is_bf16_where_the_processor_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert hardware.choose(TrainConfig(device="cpu")).dtype == dtype
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
+def test_auto_precision_is_bf16_where_the_gpu_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert hardware.choose(TrainConfig()) == (torch.device("cuda", 0), dtype)
+
+
+def test_the_loop_steps_at_the_rate_of_the_schedule(tiny: Tiny, tmp_path: Path) -> None:
+    """And says so: where only the schedule differs, so do the weights."""
+    runs = {}
+    for schedule in ("linear", "constant"):
+        config = tiny("train.epochs=1", "train.warmup_steps=3", f"train.schedule={schedule}")
+        ended = train(config, tmp_path / schedule)
+        lines = [line for line in metrics.read(ended.folder) if "loss" in line]
+        assert [line["lr"] for line in lines] == [
+            learning_rate(config.train, step, len(lines)) for step in range(len(lines))
+        ]
+        runs[schedule] = lines, weights(ended.folder)["last"]["model.safetensors"]
+    (linear, one), (constant, other) = runs["linear"], runs["constant"]
+    assert [line["loss"] for line in linear[:5]] == [line["loss"] for line in constant[:5]]
+    assert linear[-1]["loss"] != constant[-1]["loss"]
+    assert one != other
 
 
 def test_more_processes_than_gpus_may_compute_on_cpus_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imdb_transformer import run
+from imdb_transformer.data.tokenizer import CLS_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
@@ -53,6 +55,25 @@ def test_maxima_are_over_all_windows(trained: Path) -> None:
         expected = model.classifier.head(torch.stack(pooled).max(0).values)
     assert len(pooled) > 2
     np.testing.assert_allclose(model.logits([LONG, "short"])[0], expected, atol=1e-5)
+
+
+def test_every_window_begins_with_the_first_token(trained: Path) -> None:
+    predictor = a_predictor(trained)
+    (model,) = predictor.models
+    assert isinstance(model, EncoderModel)
+    assert np.array_equal(model.tokenizer.encode_whole([LONG])[0][:1] == CLS_ID, [False])
+    config = run.open_run(trained).config.tokenizer.model_copy(update={"first_token": True})
+    model.tokenizer = Tokenizer.train([LONG] * 9, config)
+    model.windows = model.first_token = True
+    read: list[torch.Tensor] = []
+    encoder = model.classifier.encoder
+    encoder.register_forward_pre_hook(lambda _, arguments: read.extend(arguments[0]))
+    num_windows = model.num_windows([LONG, ""])
+    model.logits([LONG, ""])
+    assert len(read) == sum(num_windows) > 4
+    assert num_windows[1] == 1
+    assert all(ids[0] == CLS_ID and CLS_ID not in ids[1:] for ids in read)
+    assert max(int((ids != PAD_ID).sum()) for ids in read) == model.limit
 
 
 def test_the_middle_of_a_long_text_is_read_by_windows_only(trained: Path) -> None:

@@ -5,20 +5,18 @@ Results go to stdout, progress to stderr. Everything heavy is imported inside th
 """
 
 import gc
-import io
 import os
 import sys
 
 from imdb_transformer.cli import corpus, predict, training, use  # noqa: F401  (importing adds the commands)
 from imdb_transformer.cli.options import app
+from imdb_transformer.display import terminal
 from imdb_transformer.exits import READER_LEFT, exiting, until_reader_leaves
 
 
 def main() -> None:
     """The console script: runs a command, and turns what can go wrong into a sentence and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # an old terminal shows an emoji's number
-            stream.reconfigure(errors="backslashreplace")
+    terminal.guard()
     # Imports make a million objects that stay: to look through them for garbage as often as Python's default
     # has it took an eighth of a cold `predict`.
     gc.set_threshold(20_000)

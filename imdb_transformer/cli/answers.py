@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from imdb_transformer.display import answering, page
+from imdb_transformer.display import answering, page, terminal
 from imdb_transformer.exits import until_reader_leaves
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -24,6 +24,18 @@ class View(NamedTuple):
     attention: bool
     layer: int | None
     head: int
+
+
+def load(paths: list[Path], *, windows: bool) -> "Predictor":
+    """The predictor of a command, whose process keeps the memory that it frees."""
+    from imdb_transformer.inference.predict import Predictor
+
+    predictor = Predictor.load(*paths, windows=windows)
+    if "torch" in sys.modules:  # an exported file needs none
+        from imdb_transformer import hardware
+
+        hardware.keep_freed_memory()
+    return predictor
 
 
 def show_views(
@@ -48,7 +60,9 @@ def show_views(
                     record["attention"] = looked.record()
                 print(json.dumps(record))
             else:
-                print(answering.views(prediction, why, looked, colour=colour))
+                print(answering.views(prediction, why, looked))
+                if why is not None and colour:
+                    print(answering.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
             if html is not None:
                 sections.append(page.section(prediction, why, looked))
     if html is not None:

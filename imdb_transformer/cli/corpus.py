@@ -12,7 +12,7 @@ from imdb_transformer.display import making
 
 @app.command()
 def download(
-    source: Annotated[str, typer.Option(help="hub, demo, or a path or URL (README, Sources).")] = "hub",
+    source: Annotated[str, typer.Option(help="hub, demo, or a path or URL.")] = "hub",
     data_dir: Annotated[str, typer.Option(help="Folder that keeps stored corpora.")] = "data",
     text_column: Annotated[str, typer.Option(help="Column with the review, in tables.")] = "text",
     label_column: Annotated[str, typer.Option(help="Column with the class, in tables.")] = "label",

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from imdb_transformer.display import making
+from imdb_transformer.display import making, terminal
 from imdb_transformer.errors import RunError
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -18,6 +18,10 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import TrainingResult
     from imdb_transformer.training.preparation import Prepared, SoftLabels
     from imdb_transformer.training.task import Task
+
+
+# Often enough that pretraining stays below 1.5 GiB, seldom enough to cost nothing (configs/EXPERIMENTS.md).
+STEPS_BETWEEN_RELEASES = 50
 
 
 class Origin(NamedTuple):
@@ -36,12 +40,12 @@ def begin(
     `soft_labels`: of the origin's teachers, where another run has asked them already. Of several processes
     the first makes the run, and the others join it as one that goes on.
     """
-    from imdb_transformer import hardware, run
+    from imdb_transformer import run
     from imdb_transformer.training import initial, loop
     from imdb_transformer.training.preparation import prepare, prepare_again
 
     folder = world.gathered(folder)[0]
-    chosen = hardware.choose(config.train, gpu=world.gpu)
+    chosen = _hardware(config, world)
     if not world.is_first:
         world.wait()
         if dry_run:
@@ -66,7 +70,7 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
 
     `path` is the run; or, where `last` is damaged, its checkpoint `previous`.
     """
-    from imdb_transformer import hardware, run
+    from imdb_transformer import run
     from imdb_transformer.training import loop
     from imdb_transformer.training.preparation import prepare_again
 
@@ -80,7 +84,7 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
     if opened.info.status == "finished" and not from_previous:
         _say(f"{folder} is finished already", world)
         return loop.result_of(opened)
-    chosen = hardware.choose(opened.config.train, gpu=world.gpu)
+    chosen = _hardware(opened.config, world)
     _say(f"preparing {opened.config.data.source} ...", world)
     task = world.in_turn(lambda: prepare_again(opened, chosen, world))
     return _train(opened, task, chosen, world, begin_from=run.PREVIOUS if from_previous else run.LAST)
@@ -131,6 +135,15 @@ def _check_same(opened: "Run", config: "Config", origin: Origin) -> None:
             raise RunError(f"{opened.folder} is a run {how}; name another --run-dir.")
 
 
+def _hardware(config: "Config", world: "World") -> "Hardware":
+    from imdb_transformer import hardware
+
+    chosen = hardware.choose(config.train, gpu=world.gpu)
+    if chosen.device.type == "cpu":
+        hardware.keep_freed_memory()
+    return chosen
+
+
 def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> None:
     from imdb_transformer import config_file
     from imdb_transformer.training.estimate import estimate
@@ -151,17 +164,19 @@ def _train(
 ) -> "TrainingResult":  # fmt: skip
     from tqdm import tqdm
 
-    from imdb_transformer.files import locked
+    from imdb_transformer.hardware import release_freed_memory
+    from imdb_transformer.locks import locked
     from imdb_transformer.training import loop
     from imdb_transformer.training.interruption import stop_request
 
+    screen = terminal.beneath(sys.stderr)
     bar: Any  # tqdm is generic in its stub and not at run time
     alone = locked(opened.folder) if world.is_first else nullcontext()
     quiet = None if world.is_first else True
     with (
         alone,
         stop_request() as stop,
-        tqdm(unit="step", file=sys.stderr, disable=quiet, dynamic_ncols=True) as bar,
+        tqdm(unit="step", file=screen, disable=quiet, dynamic_ncols=True) as bar,
     ):
         _say(f"training in {opened.folder} on {_describe(hardware, world)}", world)
         for update in loop.train(opened, task, hardware, stop, world, begin_from=begin_from):
@@ -171,7 +186,9 @@ def _train(
             bar.set_postfix_str(making.postfix(update), refresh=False)
             bar.update()
             if update.saved and world.is_first:
-                bar.write(making.progress(update), file=sys.stderr)
+                bar.write(making.progress(update), file=screen)
+            if update.step % STEPS_BETWEEN_RELEASES == 0 and hardware.device.type == "cpu":
+                release_freed_memory()
     return loop.result_of(opened)
 
 

@@ -82,7 +82,6 @@ def predict(
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
     from imdb_transformer.cli import runs
-    from imdb_transformer.inference.predict import Predictor
 
     paths = run_paths or [runs.newest_finished()]
     if not run_paths:
@@ -92,7 +91,7 @@ def predict(
         predict_file(paths, table, windows=windows, as_json=as_json)
         return
     typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
-    predictor = Predictor.load(*paths, windows=windows)
+    predictor = answers.load(paths, windows=windows)
     reviews = _reviews(texts or [])
     if shown:
         view = answers.View(explained, method or "pooling", attention, layer, 1 if head is None else head)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imdb_transformer.cli import answers
+from imdb_transformer.display import terminal
 from imdb_transformer.errors import Interrupted
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -28,15 +29,15 @@ def predict_file(paths: list[Path], table: Table, *, windows: bool, as_json: boo
     from tqdm import tqdm
 
     from imdb_transformer.inference import tables  # with pyarrow, which a review as an argument does not need
-    from imdb_transformer.inference.predict import Predictor
 
     skip = (lambda what: print(f"skipped: {what}", file=sys.stderr)) if table.skip_bad else None
     schema, parts = tables.open_reviews(table.input_file, table.column, skip=skip)
     if table.output is not None:
         tables.check_output(table.output, schema)
-    predictor = Predictor.load(*paths, windows=windows)
+    predictor = answers.load(paths, windows=windows)
     disable = None if table.output else True
-    with tqdm(unit=" reviews", file=sys.stderr, disable=disable, dynamic_ncols=True) as bar:
+    screen = terminal.beneath(sys.stderr)
+    with tqdm(unit=" reviews", file=screen, disable=disable, dynamic_ncols=True) as bar:
         if table.output is not None:
             _write(predictor, paths, table, schema, parts, bar, as_json=as_json)
             return
@@ -54,7 +55,7 @@ def _write(
     output = table.output
     assert output is not None
     out = tables.output_schema(schema, windows=predictor.windows)
-    call = _call(paths, table, windows=predictor.windows)
+    call = _call(paths, table, predictor)
     num_kept = 0
     with restart.begun(output, call, resume=table.resume) as num_done:
         try:
@@ -77,16 +78,20 @@ def _write(
     print(f"{num_rows:,} predictions written to {output}", file=sys.stderr)
 
 
-def _call(paths: list[Path], table: Table, *, windows: bool) -> dict[str, Any]:
+def _call(paths: list[Path], table: Table, predictor: "Predictor") -> dict[str, Any]:
     """What the predictions of a file depend on."""
+    from imdb_transformer import __version__
+    from imdb_transformer.data.reviews import CHUNK_CHARACTERS
     from imdb_transformer.inference.predict import CHUNK, identity_of
 
     about = table.input_file.stat()
     return {
         "input": [str(table.input_file.resolve()), about.st_size, about.st_mtime_ns],
-        "number of rows a part": CHUNK,
+        "rows and characters a part": [CHUNK, CHUNK_CHARACTERS],
         "text column": table.column,
         "--bad-rows": "skip" if table.skip_bad else "fail",
         "run": [identity_of(path) for path in paths],
-        "--windows": windows,
+        "--windows": predictor.windows,
+        "precision": [model.precision for model in predictor.models],
+        "version of imdb-tx": __version__,
     }

@@ -34,11 +34,13 @@ def evaluate(
     """Measure a trained model on a split, and write the figures into the run."""
     if (text_column or label_column) and source is None:
         raise ConfigError("--text-column and --label-column are those of a --source, and none is named.")
+    from imdb_transformer import hardware
     from imdb_transformer.distributed import joined
     from imdb_transformer.evaluation.linear_runs import linear_baselines
     from imdb_transformer.evaluation.report import write_report
     from imdb_transformer.evaluation.split import answers, record
 
+    hardware.keep_freed_memory()
     with joined() as world:
         if world.is_first:
             print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
@@ -70,9 +72,11 @@ def compare(
     """Show what differs between runs, and whether their accuracies differ by more than chance."""
     if len(paths) < 2:
         raise ConfigError("compare takes two runs or more.")
+    from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.evaluation.report import write_comparison
 
+    hardware.keep_freed_memory()
     print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
     found, answered = compare_runs(paths, split)
     if html is not None:  # first: whoever reads stdout may leave

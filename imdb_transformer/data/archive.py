@@ -65,7 +65,7 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
     """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it."""
     origin = origin or str(path)
     try:
-        with _opened(path) as stream:
+        with _opened(path, origin) as stream:
             with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
                 reviews = _collect(_members(archive, origin), origin)
             while stream.read(READ_LIMIT):  # to the end, where gzip's checksum stands
@@ -79,10 +79,10 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
 
 
 class _Guarded:
-    """A stream that refuses to read as much at once as only a forged header would ask for."""
+    """A stream that refuses to read as much, at once or in all, as only a forged archive would hold."""
 
     def __init__(self, stream: BinaryIO, origin: str) -> None:
-        self.stream, self.origin = stream, origin
+        self.stream, self.origin, self.num_read = stream, origin, 0
         self.seek, self.tell = stream.seek, stream.tell
 
     def read(self, size: int = -1) -> bytes:
@@ -91,16 +91,24 @@ class _Guarded:
             raise DataError(
                 f"{self.origin}: a member's header is {size:,} bytes long; a review archive has none."
             )
-        return self.stream.read(size)
+        content = self.stream.read(size)
+        self.num_read += len(content)
+        if self.num_read > MAX_TOTAL_BYTES:
+            raise _too_large(self.origin)
+        return content
+
+
+def _too_large(origin: str) -> DataError:
+    return DataError(f"{origin} unpacks to more than {MAX_TOTAL_BYTES:,} bytes or {MAX_MEMBERS:,} files.")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Guarded]:
+def _opened(path: Path, origin: str) -> Iterator[_Guarded]:
     """The tar stream in a file, decompressed where it is gzip."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if is_gzip else path.open("rb") as stream:
-        yield _Guarded(stream, str(path))  # type: ignore[arg-type]
+        yield _Guarded(stream, origin)  # type: ignore[arg-type]
 
 
 def root_of_tree(folder: Path) -> Path | None:
@@ -130,9 +138,7 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterable[tuple[str, bytes
         if member.name.startswith("/") or ".." in Path(member.name).parts:
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         if number >= MAX_MEMBERS or total > MAX_TOTAL_BYTES:
-            raise DataError(
-                f"{origin} unpacks to more than {MAX_TOTAL_BYTES:,} bytes or {MAX_MEMBERS:,} files."
-            )
+            raise _too_large(origin)
         if not (member.isfile() and REVIEW.search(member.name)):
             continue
         if member.size > MAX_REVIEW_BYTES:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ from imdb_transformer.data.holdout import hold_out, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, concatenated
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import recover_folder, sha256_of, whole_folder
+from imdb_transformer.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.locks import one_at_a_time
 from imdb_transformer.sealed import read_sealed, write_sealed
 
 # `content_hash` of the official splits, whatever the row order.
@@ -32,7 +34,7 @@ IMDB_HASHES = {
 }
 MANIFEST = "manifest.json"
 PART = 2000  # reviews read at a time
-FORMAT = 1  # raised when the same source would be stored otherwise: older corpora are then imported again
+FORMAT = 2  # raised when the same source would be stored otherwise: older corpora are then imported again
 
 
 class StoredSplit(BaseModel):
@@ -83,19 +85,32 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
 
     A stored corpus is verified by hash. It is imported again where a local source has changed since, unless
     its content hash is `known`, a run's: that run needs what it began with. And where the file of a split
-    that it `needs` is gone (training needs no test split).
+    that it `needs` is gone (training needs no test split). Of several processes that want it one imports it,
+    and the others wait.
     """
-    folder = corpus_folder(config)
-    recover_folder(folder)
-    if (folder / MANIFEST).exists():
-        corpus = open_stored(folder)
-        wanted = corpus.content_hash == known
-        unchanged = wanted or _fingerprint(config) in (corpus.manifest.fingerprint, "")
-        present = all(split_path(corpus, name).exists() for name in needs if name in corpus.manifest.splits)
-        if unchanged and present and corpus.manifest.format == FORMAT:
-            verify(corpus)
-            return corpus, True
-    return _import(config, folder), False
+    folder, needs = corpus_folder(config), tuple(needs)
+    with suppress(DataError):  # it is damaged, or another process replaces it just now
+        if is_settled(folder) and (stored := _usable(config, folder, needs, known)):
+            return stored, True
+    with one_at_a_time(folder):
+        recover_folder(folder)
+        if stored := _usable(config, folder, needs, known):
+            return stored, True
+        return _import(config, folder), False
+
+
+def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) -> Corpus | None:
+    """The corpus in a folder, verified; None where it is to be imported. Raises DataError."""
+    if not (folder / MANIFEST).exists():
+        return None
+    corpus = open_stored(folder)
+    wanted = corpus.content_hash == known
+    unchanged = wanted or _fingerprint(config) in (corpus.manifest.fingerprint, "")
+    present = all(split_path(corpus, name).exists() for name in needs if name in corpus.manifest.splits)
+    if not (unchanged and present and corpus.manifest.format == FORMAT):
+        return None
+    verify(corpus)
+    return corpus
 
 
 def open_stored(folder: Path) -> Corpus:
@@ -176,16 +191,16 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     reviews = sources.read(config)
     if _fingerprint(config) != fingerprint:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
-    is_imdb = _check_imdb(reviews, config.source)
+    official = _official_splits(reviews, config.source)
     statistics = measure(reviews)
-    splits = hold_out(reviews, config, is_imdb=is_imdb)
+    splits = hold_out(reviews, config, is_imdb="train" in official)
     with whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
             format=FORMAT,
             source=config.source,
             fingerprint=fingerprint,
-            is_imdb=is_imdb,
+            is_imdb=official == set(reviews.splits),
             classes=reviews.classes,
             splits=stored,
             statistics=statistics,
@@ -194,31 +209,22 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     return Corpus(folder, manifest)
 
 
-def _check_imdb(reviews: Reviews, source: str) -> bool:
-    """Whether these are IMDB's official splits. Raises DataError where they ought to be and are not."""
-    matches = {
-        split: content_hash(rows) == IMDB_HASHES[split]
-        for split, rows in reviews.splits.items()
-        if split in IMDB_HASHES
-    }
-    official = source == "hub" or Path(source).name.startswith("aclImdb_v1.")
-    wrong = [split for split in IMDB_HASHES if not matches.get(split, not official)]
-    if wrong and (official or any(matches.values())):
-        counts = ", ".join(f"{split} {len(rows.texts):,}" for split, rows in reviews.splits.items())
-        advice = (
-            "Fetch it again, or rename your own." if official else
-            "Fetch it again; to measure on reviews of your own, train on IMDB and use `eval --source`."
-        )  # fmt: skip
+def _official_splits(reviews: Reviews, source: str) -> set[str]:
+    """The splits that are IMDB's. Raises DataError where a source that has IMDB's name lacks one of them.
+
+    Any other source may hold a part of IMDB, or IMDB's train beside a test split of its own.
+    """
+    official = {
+        name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)
+    }  # fmt: skip
+    wrong = [name for name in IMDB_HASHES if name not in official]
+    if wrong and (source == "hub" or Path(source).name.startswith("aclImdb_v1.")):
+        counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
         raise DataError(
             f"{source} should be IMDB (25,000 train, 25,000 test, 50,000 unsupervised) and is not: wrong "
-            f"checksum of {', '.join(wrong)} (it holds {counts}). {advice}"
+            f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own."
         )
-    if "validation" in reviews.splits and any(matches.values()):
-        raise DataError(
-            f"{source} is IMDB with a validation split of its own; IMDB's is the same everywhere and comes "
-            "with the package: take the file or folder of that split away."
-        )
-    return matches.get("train", False)
+    return official
 
 
 def _store(rows: Rows, path: Path) -> StoredSplit:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import recover_folder, sha256_of, whole_folder
+from imdb_transformer.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.locks import one_at_a_time
 from imdb_transformer.sealed import read_sealed, write_sealed
 
 ARRAYS = ("ids", "offsets", "labels")
@@ -78,12 +79,15 @@ def encode_split(
 ) -> EncodedSplit:
     """The split encoded, from the cache where it lies there whole; `parts` is called only if not.
 
-    It gives the reviews some at a time: no more than those are held in memory, and two numbers a review.
+    It gives the reviews some at a time: no more than those are held in memory, and two numbers a review. Of
+    several processes that want the split one encodes it, and the others wait.
     """
     folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
-    recover_folder(folder)
-    if not (folder / META).exists():
-        _write(parts(), tokenizer, folder)
+    if not (is_settled(folder) and (folder / META).exists()):
+        with one_at_a_time(folder):
+            recover_folder(folder)
+            if not (folder / META).exists():
+                _write(parts(), tokenizer, folder)
     return load_split(folder)
 
 

@@ -1,10 +1,13 @@
 """Which reviews are held out: the validation split, and a test split where a source has none.
 
-IMDB's validation split is canonical: films that no training review is about, listed by hash in
-`imdb_validation.txt`. Any other corpus gives a share of each class.
+A validation split that a source brings is taken as it is. Otherwise IMDB's is canonical: films that no
+training review is about, listed by hash in `imdb_validation.txt`. A corpus with a part of IMDB's train holds
+out those of the listed reviews that it has, if they are about the share of each class that it should hold
+out: no film is then in both splits. Any other corpus gives a share of each class.
 """
 
 import hashlib
+from collections import Counter
 from functools import cache
 from importlib import resources
 
@@ -19,16 +22,19 @@ def text_hash(text: str) -> str:
 
 
 def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
-    """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts."""
+    """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts.
+
+    `is_imdb`: train is IMDB's whole train split.
+    """
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1:
         splits["train"], splits["test"] = _take_share(splits["train"], config.test_fraction)
-    if is_imdb:
-        listed = imdb_validation_hashes()
-        chosen = [text_hash(text)[:16] in listed for text in splits["train"].texts]
-        splits["train"], splits["validation"] = _partition(splits["train"], chosen)
-    elif "validation" not in splits:
-        splits["train"], splits["validation"] = _take_share(splits["train"], config.validation_fraction)
+    if "validation" not in splits:
+        listed = _partition(splits["train"], _listed(splits["train"]))
+        if is_imdb or _is_enough(*listed, config.validation_fraction):
+            splits["train"], splits["validation"] = listed
+        else:
+            splits["train"], splits["validation"] = _take_share(splits["train"], config.validation_fraction)
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: what is held out must not stand in it.
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
@@ -50,6 +56,18 @@ def imdb_validation_hashes() -> frozenset[str]:
     """First 16 hex digits of the text hash of each review in IMDB's validation split."""
     text = resources.files("imdb_transformer.data").joinpath("imdb_validation.txt").read_text("ascii")
     return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
+
+
+def _listed(rows: Rows) -> list[bool]:
+    """Which reviews are of IMDB's validation split."""
+    hashes = imdb_validation_hashes()
+    return [text_hash(text)[:16] in hashes for text in rows.texts]
+
+
+def _is_enough(rest: Rows, share: Rows, fraction: float) -> bool:
+    """Whether the share has between half of `fraction` and half of the reviews of each class."""
+    totals, counts = Counter(rest.labels + share.labels), Counter(share.labels)
+    return all(fraction / 2 <= counts[label] / total <= 0.5 for label, total in totals.items())
 
 
 def _sorted(rows: Rows) -> Rows:

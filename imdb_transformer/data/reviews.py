@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from imdb_transformer.errors import DataError
 
 SPLITS = ("train", "validation", "test", "unsupervised")
 SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
 UNLABELLED = -1
+MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; IMDB's longest has 14 kB
+CHUNK_CHARACTERS = 16 << 20
 BREAK_TAG = r"<br\s*/?>"
 """What stands between the lines of IMDB's reviews, in any case of letters: a space to every model"""
 
@@ -80,18 +81,27 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
 
 
 def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """The texts in lists of `size`, the last one shorter; no more than one list is held at a time."""
-    iterator = iter(texts)
-    while chunk := list(islice(iterator, size)):
+    """The texts in lists of `size`, or of fewer where these are long; one list is held at a time."""
+    chunk: list[str] = []
+    num_characters = 0
+    for text in texts:
+        chunk.append(text)
+        num_characters += len(text)
+        if len(chunk) == size or num_characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, num_characters = [], 0
+    if chunk:
         yield chunk
 
 
-def lines_of(stream: Iterable[bytes], origin: str) -> Iterator[str]:
+def lines_of(stream: BinaryIO, origin: str) -> Iterator[str]:
     """The lines of UTF-8 text, without their ends and a byte order mark before the first.
 
-    Raises DataError naming a line that is not UTF-8.
+    Raises DataError naming a line that is not UTF-8, or too long for a review.
     """
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_REVIEW_BYTES + 1), b""), 1):
+        if len(line) > MAX_REVIEW_BYTES:
+            raise DataError(f"{origin}: line {number} has more than {MAX_REVIEW_BYTES:,} bytes.")
         try:
             encoding = "utf-8-sig" if number == 1 else "utf-8"
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode(encoding)

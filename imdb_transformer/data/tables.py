@@ -9,7 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, NamedColumns, Reviews, from_named_labels
+from imdb_transformer.data.nesting import check_nesting
+from imdb_transformer.data.reviews import (
+    MAX_REVIEW_BYTES,
+    SPLIT_ALIASES,
+    SPLITS,
+    NamedColumns,
+    Reviews,
+    from_named_labels,
+)
 from imdb_transformer.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -17,6 +25,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 # Larger than any review: a row that straddles two blocks of the reader would be an error.
 BLOCK_BYTES = 64 << 20
 BLOCK_ROWS = 10_000
+ROWS_AT_ONCE = 100  # of Parquet, which has no blocks of bytes
 
 
 def is_table(path: Path) -> bool:
@@ -79,17 +88,38 @@ def _named_errors(path: Path) -> Iterator[None]:
 def _open(path: Path, skip_row: Callable[[str], None] | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        from pyarrow import parquet
-
-        file = parquet.ParquetFile(path)
-        return file.schema_arrow, file.iter_batches(batch_size=BLOCK_ROWS)
+        return _open_parquet(path)
     return _open_jsonl(path) if suffix == ".jsonl" else _open_delimited(path, skip_row)
+
+
+def _open_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path, buffer_size=1 << 20)  # without it a column's chunk is read at once
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    num_rows = min(ROWS_AT_ONCE, max(1, BLOCK_BYTES // max(row_bytes, 1)))
+    return file.schema_arrow, _blocks(file.iter_batches(batch_size=num_rows))
+
+
+def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of small batches in blocks that end with `BLOCK_ROWS` rows or `BLOCK_BYTES` bytes."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        is_full = sum(part.num_rows for part in waiting) >= BLOCK_ROWS
+        if is_full or sum(part.nbytes for part in waiting) >= BLOCK_BYTES:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting = []
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Values keep the type that they have in the file: labels may be numbers, and a date is text."""
     from pyarrow import json as pa_json
 
+    check_nesting(path, max_line_bytes=BLOCK_BYTES)
     read = pa_json.ReadOptions(block_size=BLOCK_BYTES)
     with pa_json.open_json(path, read_options=read) as reader:
         schema = pa.schema([field.with_type(_as_written(field.type)) for field in reader.schema])
@@ -175,7 +205,22 @@ def text_values(table: pa.Table, column: str, path: Path) -> list[str]:
     if values.null_count:
         row = values.to_pylist().index(None) + 1
         raise DataError(f"{path}: row {row} has no {column!r}.")
+    check_lengths(values, column, path)
     return values.to_pylist()
+
+
+def check_lengths(texts: Any, column: str, path: Path, *, num_before: int = 0) -> None:
+    """Raises DataError where a text has more than `MAX_REVIEW_BYTES`; `num_before` rows came before."""
+    from pyarrow import compute
+
+    lengths = compute.binary_length(texts)
+    if (compute.max(lengths).as_py() or 0) > MAX_REVIEW_BYTES:
+        row = (
+            num_before
+            + 1
+            + next(i for i, length in enumerate(lengths.to_pylist()) if (length or 0) > MAX_REVIEW_BYTES)
+        )
+        raise DataError(f"{path}: {column!r} of row {row} has more than {MAX_REVIEW_BYTES:,} bytes.")
 
 
 def _label_names(table: pa.Table, column: str, path: Path) -> list[str | None]:
@@ -191,7 +236,7 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
     try:
         metadata = json.loads((schema.metadata or {})[b"huggingface"])
         return [str(name) for name in metadata["info"]["features"][column]["names"]]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return None
 
 

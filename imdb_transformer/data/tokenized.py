@@ -14,8 +14,10 @@ from imdb_transformer.data.reviews import Rows, concatenated
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.files import sha256_of, write_whole
+from imdb_transformer.locks import one_at_a_time
 
 PRETRAINING_SPLITS = ("train", "unsupervised")
+SEAL = "sha256"  # file with the checksum of a tokenizer in the cache
 
 
 class TokenizedCorpus(NamedTuple):
@@ -63,21 +65,31 @@ def training_splits(config: DataConfig) -> tuple[str, ...]:
 
 
 def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
-    """The tokenizer of training and unlabelled text, from the cache where it was trained before."""
+    """The tokenizer of training and unlabelled text, from the cache where it was trained before.
+
+    Of several processes that want it one trains it, and the others wait.
+    """
     members = ["train"] if config.data.validation else ["train", "validation"]
     members += ["unsupervised"] if "unsupervised" in corpus.manifest.splits else []
     settings = config.tokenizer.model_dump(exclude={"max_length", "tail_length"})
     key = f"{_content_hash(corpus, members)} {sorted(settings.items())} {tokenizers.__version__}"
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     folder = Path(config.data.data_dir) / "tokenizers" / name
-    path, sealed = folder / FILE_NAME, folder / "sha256"
-    # One that is damaged is trained anew: the same texts give the same bytes.
-    if not (path.exists() and sealed.exists() and sealed.read_bytes() == sha256_of(path).encode()):
-        folder.mkdir(parents=True, exist_ok=True)
-        texts = (text for part in _parts(corpus, members) for text in part.texts)
-        Tokenizer.train(texts, config.tokenizer).save(folder)
-        write_whole(sealed, sha256_of(path).encode())
+    if not _is_whole(folder):
+        with one_at_a_time(folder):
+            # One that is damaged is trained anew: the same texts give the same bytes.
+            if not _is_whole(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                texts = (text for part in _parts(corpus, members) for text in part.texts)
+                Tokenizer.train(texts, config.tokenizer).save(folder)
+                write_whole(folder / SEAL, sha256_of(folder / FILE_NAME).encode())
     return Tokenizer.load(folder, config.tokenizer)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer and its checksum."""
+    path, seal = folder / FILE_NAME, folder / SEAL
+    return path.exists() and seal.exists() and seal.read_bytes() == sha256_of(path).encode()
 
 
 def _members(config: DataConfig, split: str) -> tuple[str, ...]:

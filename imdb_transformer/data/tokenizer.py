@@ -34,6 +34,8 @@ class Tokenizer:
 
     def __init__(self, json_text: str, config: TokenizerConfig, *, origin: str = FILE_NAME) -> None:
         """Raises RunError, which names `origin`, where `json_text` is not a tokenizer of ours."""
+        if len(json_text) > MAX_FILE_BYTES:
+            raise RunError(f"{origin} is too large for a tokenizer.")
         self._json = json_text
         self._config = config
         try:

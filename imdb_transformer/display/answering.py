@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imdb_transformer.display.table import printable, table
+from imdb_transformer.display.table import one_line, table
+from imdb_transformer.display.terminal import visible
 from imdb_transformer.evaluation.wording import figures, or_undefined
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
@@ -55,44 +56,52 @@ def comparison(found: "Comparison") -> str:
 
 
 def _scores(title: str, found: "Mapping[str, Evaluation]") -> str:
-    return table(
-        [title, "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"],
-        [
-            [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
-             f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", or_undefined(e.roc_auc)]
-            for name, e in found.items()
-        ],
-    )  # fmt: skip
+    header = [title, "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"]
+    rows = [
+        [name, f"{100 * e.accuracy:.2f}%", f"{100 * e.accuracy_low:.2f} to {100 * e.accuracy_high:.2f}",
+         f"{e.loss:.4f}", f"{100 * e.calibrated.ece:.2f}%", or_undefined(e.roc_auc)]
+        for name, e in found.items()
+    ]  # fmt: skip
+    alone = [e.encoder_alone for e in found.values()]
+    if any(alone):
+        header.append("encoder alone")
+        rows = [
+            [*row, f"{100 * score.accuracy:.2f}%" if score else "-"]
+            for row, score in zip(rows, alone, strict=True)
+        ]
+    return table(header, rows)
 
 
-def views(found: "Prediction", why: "Explanation | None", looked: "Attention | None", *, colour: bool) -> str:
+def views(found: "Prediction", why: "Explanation | None", looked: "Attention | None") -> str:
     """A prediction, and beside it which words decided and what each looked at, as far as they are given."""
-    lines = [prediction(found) if why is None else f"{found.label}\t{found.probability:.4f}"]
+    lines = [prediction(found) if why is None else f"{one_line(found.label)}\t{found.probability:.4f}"]
     if why is not None:
-        lines += _deciding(why, colour=colour)
+        lines += _deciding(why)
     if looked is not None:
         lines += _heat_map(looked)
     return "\n".join(lines)
 
 
-def _deciding(why: "Explanation", *, colour: bool) -> list[str]:
-    """The words that decided; in colour, the whole text with those words marked."""
+def _deciding(why: "Explanation") -> list[str]:
+    """The words that decided."""
     for_it = sorted(why.words, key=lambda word: -word.share)[:NUM_DECIDING]
     against_it = sorted(why.words, key=lambda word: word.share)[:NUM_DECIDING]
-    lines = [
+    return [
         f"  for {why.toward}: {_shares([word for word in for_it if word.share > 0])}",
         f"  for {why.against}: {_shares([word for word in against_it if word.share < 0])}",
         f"  logit difference {why.logit_difference:+.3f}, of which the bias is {why.bias:+.3f} (a word's "
         "share includes what it read in its neighbours)",
     ]
-    if colour:
-        lines.append("  " + " ".join(_marked(word, why.largest) for word in why.words))
-    return lines
+
+
+def coloured(why: "Explanation") -> str:
+    """The whole text with the words that decided in colour: what stands in a word is spelt out here."""
+    return "  " + " ".join(_marked(word, why.largest) for word in why.words)
 
 
 def _heat_map(looked: "Attention") -> list[str]:
     """Rows look, columns are looked at, in shades; of a long text the first words."""
-    words = [printable(word)[:NAME_WIDTH] for word in looked.words[:MAP_WIDTH]]
+    words = [word[:NAME_WIDTH] for word in looked.words[:MAP_WIDTH]]
     weights = looked.weights[: len(words), : len(words)]
     dropped = len(looked.words) - len(words)
     lines = [
@@ -107,18 +116,18 @@ def _heat_map(looked: "Attention") -> list[str]:
 
 
 def _shares(words: "Sequence[WordShare]") -> str:
-    return ", ".join(f'"{printable(word.word)[:40]}" {word.share:+.3f}' for word in words) or "nothing"
+    return ", ".join(f'"{word.word[:40]}" {word.share:+.3f}' for word in words) or "nothing"
 
 
 def _marked(word: "WordShare", largest: float) -> str:
-    text, strength = printable(word.word), abs(word.share) / largest
+    text, strength = visible(word.word), abs(word.share) / largest
     if strength < 0.1:
         return text
     return f"{BOLD if strength > 0.5 else ''}{GREEN if word.share > 0 else RED}{text}{PLAIN}"
 
 
 def prediction(found: "Prediction") -> str:
-    """One line a review; control characters of the text are made visible, not obeyed."""
-    text = printable(found.text[:100])
+    """One line a review."""
+    label, text = one_line(found.label), one_line(found.text[:100])
     windows = f" (read in {found.windows} windows)" if found.windows and found.windows > 1 else ""
-    return f"{found.label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}{windows}"
+    return f"{label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}{windows}"

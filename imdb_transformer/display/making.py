@@ -67,12 +67,15 @@ def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
 def estimate(cost: "Estimate") -> str:
     """What `imdb-tx train --dry-run` found, after the config."""
     parts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in cost.parameters.items())
+    resident = cost.resident_bytes
+    process = "" if resident is None else f"; about {resident / 2**20:,.0f} MiB for the whole process"
     return (
         f"parameters\n{parts}\n"
         f"tokens an epoch   {cost.tokens_per_epoch:,}\n"
         f"steps             {cost.steps_per_epoch:,g} an epoch, {cost.num_steps:,} in all\n"
         f"compute           {cost.flops:.2e} FLOPs\n"
-        f"memory            {cost.memory_bytes / 2**20:,.0f} MiB for weights, moments and activations\n"
+        f"memory            {cost.memory_bytes / 2**20:,.0f} MiB for weights, moments and activations"
+        f"{process}\n"
         f"time              about {duration(cost.seconds)} on {cost.hardware}\n"
         "nothing was trained"
     )
@@ -112,7 +115,9 @@ def seeds(found: "SeedsSummary") -> str:
     """A row for a table in Markdown (README's), then each run."""
     accuracies = {
         "validation %": found.validation_accuracy,
+        "encoder alone, validation %": found.encoder_validation_accuracy,
         "test %": found.test_accuracy,
+        "encoder alone, test %": found.encoder_test_accuracy,
         "clean test %": found.clean_test_accuracy,
     }
     known = {name: spread for name, spread in accuracies.items() if spread is not None}

@@ -1,5 +1,6 @@
 """Columns, shares and durations as text for people."""
 
+import re
 from collections.abc import Sequence
 
 
@@ -11,7 +12,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     train  25,000
     test        9
     """
-    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    cells = [list(map(one_line, header)), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     numeric = [bool(rows) and not isinstance(rows[0][i], str) for i in range(len(header))]
     lines = []
@@ -24,7 +25,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else one_line(str(value))
 
 
 def percent(part: float, whole: float) -> str:
@@ -44,5 +45,9 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
+def one_line(text: str) -> str:
+    """
+    >>> one_line("two\\nlines\\tand a tab")
+    'two lines and a tab'
+    """
+    return re.sub(r"\s", " ", text)

@@ -70,6 +70,8 @@ class Evaluation(BaseModel):
     raw: Calibration
     calibrated: Calibration
     """the same after division by the temperature that was fitted on validation"""
+    encoder_alone: Score | None = None
+    """of the encoder without the n-grams beside it, before calibration; none where a model has no n-grams"""
     slices: dict[str, Slice]
     confusion: list[list[int]]
     """reviews by true class (rows) and predicted class (columns)"""
@@ -89,6 +91,7 @@ def evaluate(
     labels: NDArray[np.int64],
     *,
     raw_logits: NDArray[np.floating] | None = None,
+    encoder_logits: NDArray[np.floating] | None = None,
     slices: Mapping[str, NDArray[np.bool_]] | None = None,
     split: str,
     checkpoint: str,
@@ -96,7 +99,8 @@ def evaluate(
 ) -> Evaluation:
     """All figures of (N, C) logits against labels.
 
-    `raw_logits` are those before calibration, if there was one; `slices` mark reviews, by name.
+    `raw_logits` are those before calibration, if there was one; `encoder_logits` those of the encoder without
+    the n-grams beside it; `slices` mark reviews, by name.
     """
     # Imported here: training needs `score` only, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, f1_score
@@ -122,6 +126,7 @@ def evaluate(
         average_precision=precision,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
         calibrated=calibrated,
+        encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
         slices={
             name: Slice(num_examples=int(chosen.sum()), accuracy=float(correct[chosen].mean()))
             for name, chosen in (slices or {}).items()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from imdb_transformer.evaluation.evaluate import Evaluation, confidence_bins
 
+LEGEND_WIDTH = 40  # characters
 SIZE = (5.0, 3.4)  # inches; the page scales them
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
@@ -71,7 +72,7 @@ def losses(by_run: Mapping[str, Metrics]) -> Plot | None:
         points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
         if points:
             steps, values = _smooth(points)
-            axes.plot(steps, values, color=colour, label=name)
+            axes.plot(steps, values, color=colour, label=_short(name))
             ends.append(f"{name} {values[-1]:.3f}")
     if not ends:
         return None
@@ -88,7 +89,7 @@ def validations(by_run: Mapping[str, Metrics]) -> Plot | None:
         points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
         if points:
             steps, values = np.array(points).T
-            axes.plot(steps, 100 * values, color=colour, marker="o", markersize=3, label=name)
+            axes.plot(steps, 100 * values, color=colour, marker="o", markersize=3, label=_short(name))
             bests.append(f"{name} {100 * values.max():.2f}%")
     if not bests:
         return None
@@ -107,7 +108,7 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
     areas = []
     for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
         false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
-        axes.plot(false_rate, true_rate, color=colour, label=name)
+        axes.plot(false_rate, true_rate, color=colour, label=_short(name))
         areas.append(f"{name} {auc(false_rate, true_rate):.4f}")
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
     _label(axes, "false positive rate", "true positive rate", legend=len(by_name) > 1)
@@ -120,7 +121,7 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
     figure, axes = _axes()
     for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
         confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
-        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=name)
+        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=_short(name))
         low = 1 / probabilities.shape[1]
     axes.plot([low, 1], [low, 1], color=GREY, linestyle=":")
     _label(axes, "confidence", "accuracy", legend=True)
@@ -172,6 +173,11 @@ def _smooth(points: Sequence[tuple[int, float]]) -> tuple[NDArray[np.float64], N
 def _colours() -> Iterator[str]:
     """One after another, beginning with the two that the report uses."""
     return cycle([BLUE, ORANGE, *(f"C{i}" for i in range(2, 10))])
+
+
+def _short(name: str) -> str:
+    """The end of a long name: a legend as wide as the figure leaves no room for the curves."""
+    return name if len(name) <= LEGEND_WIDTH else f"…{name[1 - LEGEND_WIDTH :]}"
 
 
 def _label(axes: Any, x: str, y: str, *, legend: bool) -> None:

@@ -76,8 +76,9 @@ def _figures(name: str, found: Evaluation, baselines: Mapping[str, Evaluation]) 
 
 
 def _figures_by_name(found: Mapping[str, Evaluation]) -> dict[str, list[str]]:
-    columns = [figures(own) for own in found.values()]
-    return {rows[0][0]: [value for _, value in rows] for rows in zip(*columns, strict=True)}
+    columns = [dict(figures(evaluation)) for evaluation in found.values()]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return {name: [column.get(name, "-") for column in columns] for name in names}
 
 
 def _plots(opened: run.Run, found: Answers) -> list[plots.Plot | None]:
@@ -118,5 +119,5 @@ def _errors(found: Answers) -> list[str]:
 def _environment(opened: run.Run) -> str:
     try:
         return json.dumps(json.loads((opened.folder / run.ENVIRONMENT).read_bytes()), indent=1)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return "not recorded"

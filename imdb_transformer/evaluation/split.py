@@ -106,11 +106,22 @@ def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given:
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.uncalibrated().log_probabilities(logits)
     found = evaluate(
-        calibrated, labels, raw_logits=raw,
+        calibrated, labels, raw_logits=raw, encoder_logits=_encoder_logits(predictor, rows.texts),
         slices=_slices(rows.texts, predictor) | ({} if is_named else _clean(rows.texts, split, stored)),
         split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
     )  # fmt: skip
     return Answers(found, rows.texts, labels, calibrated, raw, predictor, stored)
+
+
+def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float64] | None:
+    """(N, C) log-probabilities without the n-grams beside the encoders; None where no model has n-grams."""
+    models = [
+        model.without_ngrams() if isinstance(model, EncoderModel) else model for model in predictor.models
+    ]
+    if all(alone is model for alone, model in zip(models, predictor.models, strict=True)):
+        return None
+    alone = Predictor(models, predictor.classes, [1.0] * len(models))
+    return alone.log_probabilities(alone.logits(texts))
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:

@@ -1,10 +1,12 @@
 """A run's tokenizer and encoder: texts to logits."""
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from imdb_transformer import checkpoint, hardware, run
@@ -13,7 +15,7 @@ from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.forward import length_multiple, logits_of
-from imdb_transformer.inference.windows import logits_by_windows, spans
+from imdb_transformer.inference.windows import logits_by_windows, windows_of
 from imdb_transformer.model.classifier import Classifier
 
 
@@ -49,18 +51,27 @@ class EncoderModel:
         self.hardware = hardware.choose(here, gpu=world.gpu)
         self.windows, self.world = windows, world
         self.limit = source.config.tokenizer.max_length
+        self.first_token = source.config.tokenizer.first_token
         self.multiple = length_multiple(source.config.model)
         self.tokenizer = tokenizer_of(source)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
         self.step = meta.step
         num_classes = len(source.info.classes)
-        self.classifier = Classifier(
-            source.config.model, vocab_size=source.info.vocab_size, num_classes=num_classes
-        )
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # initial weights are drawn, and the caller's generator stays as it is
+            self.classifier = Classifier(
+                source.config.model, vocab_size=source.info.vocab_size, num_classes=num_classes
+            )
         checkpoint.load_weights(
             self.classifier, checkpoint.load_tensors(folder, checkpoint.MODEL, meta), origin=folder
         )
         self.classifier.to(self.hardware.device).eval()
+
+    @property
+    def precision(self) -> str:
+        """Of activations: what the hardware is fast in."""
+        return self.hardware.precision
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
@@ -70,10 +81,22 @@ class EncoderModel:
         }  # fmt: skip
         if self.windows:
             whole = self.tokenizer.encode_whole(texts)
-            return logits_by_windows(self.classifier, whole, size=self.limit, **options)
+            return logits_by_windows(
+                self.classifier, whole, size=self.limit, first_token=self.first_token, **options
+            )
         return logits_of(self.classifier, self.tokenizer.encode(texts), **options)
+
+    def without_ngrams(self) -> "EncoderModel":
+        """The same encoder without the n-grams beside it; itself where there are none."""
+        if self.classifier.ngrams is None:
+            return self
+        alone = copy(self)
+        alone.classifier = copy(self.classifier)  # the weights are shared
+        alone.classifier.ngram_weight = 0.0
+        return alone
 
     def num_windows(self, texts: Sequence[str]) -> list[int]:
         """In how many parts each text is read."""
         whole = self.tokenizer.encode_whole(texts)
-        return [len(spans(len(ids), self.limit)) if self.windows else 1 for ids in whole]
+        cut = [windows_of(ids, self.limit, first_token=self.first_token) for ids in whole]
+        return [len(windows) if self.windows else 1 for windows in cut]

@@ -4,9 +4,13 @@ With max-pooling this is no guess. Every pooled channel came from one position, 
 n-grams' votes are a sum: so the difference of two logits is a sum over positions, plus a bias. What a
 position's features are, though, they have become by reading its neighbours. The second method, integrated
 gradients (Sundararajan et al. 2017), follows the difference through the encoder down to the embeddings: what
-each word changes on the way from a text of `[MASK]` to this one.
+each word changes on the way from a blank text, of embeddings that are zero, to this one.
 
-Shapes: L length, D model width, C classes.
+Zero is the baseline that the paper takes for text (its section 3). It means the same in every model, while
+`[MASK]` has learnt something in pretraining only. The mean of all embeddings would be no blank: a model is as
+sure of a text of it as of any review.
+
+Shapes: L length, D model width, C classes, S steps.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -14,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from imdb_transformer.data.tokenizer import MASK_ID
+from imdb_transformer.data.tokenizer import CLS_ID
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.predict import Predictor
@@ -23,7 +27,7 @@ from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.ngrams import buckets_by_order
 
 Method = Literal["pooling", "gradients"]
-NUM_STEPS = 64  # of the integral
+NUM_STEPS, STEPS_AT_ONCE, POWER = 128, 16, 6  # of the integral
 
 
 class WordShare(NamedTuple):
@@ -78,9 +82,7 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
         by_position, bias = _pooling(model, batch, second, first)
     else:
         by_position = _gradients(model, batch, second, first)
-        bias = (
-            difference - by_position.sum().item()
-        )  # what a text of `[MASK]` gives, and the steps leave over
+        bias = difference - by_position.sum().item()  # of a blank text, and what the steps leave over
     words = _by_word(text, (by_position / temperature).tolist(), spans)
     return Explanation(classes[second], classes[first], difference / temperature, bias / temperature, words)
 
@@ -125,34 +127,38 @@ def _votes(classifier: Classifier, ids: Tensor, second: int, first: int) -> tupl
 
 
 def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Tensor:
-    """(L,) integrated gradients, from `[MASK]` at every position to the text; n-grams as above.
+    """(L,) integrated gradients, from a blank text to this one; n-grams as above.
 
-    Not from zero, where a layer norm is not continuous. In fp32, since a difference of bf16 logits is too
-    coarse for an integral over small steps.
+    A blank text has zeros in the place of all embeddings but that of `[CLS]`. In fp32, since a difference of
+    bf16 logits is too coarse for an integral over small steps.
     """
     classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
-    mask = _everything(ids)
     embedded = tokens(ids).detach()
-    nothing = tokens(torch.full_like(ids, MASK_ID)).detach()
+    blank = embedded * (ids == CLS_ID)[..., None]
     total = torch.zeros_like(embedded)
-    scaled: list[Tensor] = []
-
-    def replace(*_: object) -> Tensor:
-        return scaled[-1]
-
-    handle = tokens.register_forward_hook(replace)
-    try:
-        for step in range(NUM_STEPS):
-            share = (step + 0.5) / NUM_STEPS  # midpoint rule
-            scaled.append(torch.lerp(nothing, embedded, share).requires_grad_())
-            features = classifier.encoder(ids, mask, torch.float32)
-            logits = classifier.head(pool(features, mask, classifier.pooling))[0]
-            (gradient,) = torch.autograd.grad(logits[second] - logits[first], scaled.pop())
-            total += gradient
-    finally:
-        handle.remove()
+    shares, sizes = (part.to(ids.device)[:, None, None] for part in _steps())
+    for share, size in zip(shares.split(STEPS_AT_ONCE), sizes.split(STEPS_AT_ONCE), strict=True):
+        scaled = torch.lerp(blank, embedded, share).requires_grad_()  # (S, L, D)
+        handle = tokens.register_forward_hook(lambda *_, scaled=scaled: scaled)
+        try:
+            mask = _everything(ids).expand(len(scaled), -1)
+            features = classifier.encoder(ids.expand(len(scaled), -1), mask, torch.float32)
+        finally:
+            handle.remove()
+        logits = classifier.head(pool(features, mask, classifier.pooling))
+        (gradient,) = torch.autograd.grad((logits[:, second] - logits[:, first]).sum(), scaled)
+        total += (gradient * size).sum(0)
     voted, _ = _votes(classifier, ids, second, first)
-    return ((embedded - nothing) * total / NUM_STEPS).sum(-1)[0].detach() + voted
+    return ((embedded - blank) * total).sum(-1)[0].detach() + voted
+
+
+def _steps() -> tuple[Tensor, Tensor]:
+    """(S,) shares of the way and (S,) sizes of the steps there, by the midpoint rule.
+
+    Most are near zero: each layer norm makes much of a text as soon as it is no longer blank.
+    """
+    middles = (torch.arange(NUM_STEPS) + 0.5) / NUM_STEPS
+    return middles**POWER, (torch.linspace(0, 1, NUM_STEPS + 1) ** POWER).diff()
 
 
 def _by_word(text: str, shares: list[float], spans: list[tuple[int, int]]) -> list[WordShare]:

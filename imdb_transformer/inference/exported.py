@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
-from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.data.tokenizer import UNK_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 
 SUFFIX = ".onnx"
@@ -38,6 +38,8 @@ class TextToIds(BaseModel):
 
 class ExportedModel:
     """A graph from ids to log-probabilities, its tokenizer and its classes."""
+
+    precision = "fp32"
 
     def __init__(self, session: Any, tokenizer: Tokenizer, about: TextToIds) -> None:
         self.session, self.tokenizer = session, tokenizer
@@ -73,7 +75,23 @@ class ExportedModel:
             raise RunError(f"{path} is damaged: {error}") from None
         except Exception as error:  # the binding raises classes of its own, derived from Exception alone
             raise RunError(f"{path} is no ONNX model: {' '.join(str(error).split())[:120]}.") from None
-        return cls(session, tokenizer, about)
+        loaded = cls(session, tokenizer, about)
+        loaded._check_graph(path)
+        return loaded
+
+    def _check_graph(self, path: Path) -> None:
+        """Raises RunError where the graph does not take every id, or has other classes than are named."""
+        ids = np.array([UNK_ID, self.tokenizer.vocab_size - 1])
+        try:
+            num_classes = self._run([ids]).shape[1:]
+        except Exception as error:  # the binding's own, as above
+            reason = " ".join(str(error).split())[:120]
+            raise RunError(f"{path} is damaged: its graph does not fit its tokenizer ({reason}).") from None
+        if num_classes != (len(self.classes),):
+            raise RunError(
+                f"{path} is damaged: it names {len(self.classes)} classes, and its graph's output is of "
+                f"size {num_classes}."
+            )
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) log-probabilities of texts, one at least; calibrated ones, which are logits as well."""

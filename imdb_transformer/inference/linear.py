@@ -67,6 +67,7 @@ class LinearModel:
     weights: NDArray[np.float32]  # (C or 1, F)
     intercept: NDArray[np.float32]  # (C or 1,)
     step: int = 0
+    precision: str = "fp32"
 
     @classmethod
     def load(cls, source: run.Run, folder: Path) -> Self:

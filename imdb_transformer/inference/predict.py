@@ -26,6 +26,10 @@ class Model(Protocol):
     def step(self) -> int:
         """Of training, when its weights were taken."""
 
+    @property
+    def precision(self) -> str:
+        """`bf16` or `fp32`: answers in one differ a little from those in the other."""
+
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
 

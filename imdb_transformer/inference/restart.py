@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyarrow import feather
 
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.files import locked, whole_file, write_whole
+from imdb_transformer.files import whole_file, write_whole
 from imdb_transformer.inference.tables import write_tables
+from imdb_transformer.locks import locked
 
 CALL = "call.json"
 
@@ -44,7 +45,7 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
     folder = parts_folder(output)
     try:
         earlier = dict(json.loads((folder / CALL).read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
     for key, value in call.items():
         if earlier.get(key) != value:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import compute, csv, parquet
 
 from imdb_transformer.data.reviews import in_chunks, lines_of
-from imdb_transformer.data.tables import TABLE_SUFFIXES, is_table, open_table
+from imdb_transformer.data.tables import TABLE_SUFFIXES, check_lengths, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.files import whole_file
 from imdb_transformer.inference.predict import CHUNK, Prediction
@@ -24,6 +24,8 @@ Part = Iterator[pa.Table]
 
 def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[pa.Schema, Part]:
     """Columns of a file of reviews, and its rows in tables of at most 2,000: a text file's lines are rows.
+
+    A table has fewer rows where these are long; a text of more than 64 MiB is an error.
 
     A table's row without text, or with too few or too many fields, is an error; or, where there is a `skip`,
     that is told of it and the row is left out. A text file's line is a review, whatever stands in it. Raises
@@ -56,6 +58,7 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
         whole = pa.Table.from_batches([batch])
         for start in range(0, whole.num_rows, CHUNK):
             table = whole.slice(start, CHUNK)
+            check_lengths(table.column(column), column, path, num_before=row)
             # CSV has no other way to say that a text is missing than to leave it blank.
             words = compute.utf8_trim_whitespace(table.column(column))
             is_text = compute.fill_null(compute.not_equal(words, ""), False)

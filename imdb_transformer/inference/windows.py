@@ -31,19 +31,29 @@ def spans(length: int, size: int) -> list[tuple[int, int]]:
     return [(start, start + size) for start in starts]
 
 
+def windows_of(ids: EncodedReview, size: int, *, first_token: bool) -> list[EncodedReview]:
+    """A review's ids in windows of `size` at most; `first_token`: each begins with the review's first id.
+
+    >>> [window.tolist() for window in windows_of(np.arange(7, dtype=np.uint32), 4, first_token=True)]
+    [[0, 1, 2, 3], [0, 4, 5, 6]]
+    """
+    head, body = np.split(ids, [first_token])
+    return [
+        np.concatenate([head, body[start:end]]) for start, end in spans(len(body), size - first_token or 1)
+    ]
+
+
 @torch.inference_mode()
 def logits_by_windows(
-    model: Classifier, reviews: Sequence[EncodedReview], *, size: int, hardware: Hardware,
-    batch_tokens: int, multiple: int, world: World = ALONE,
+    model: Classifier, reviews: Sequence[EncodedReview], *, size: int, first_token: bool,
+    hardware: Hardware, batch_tokens: int, multiple: int, world: World = ALONE,
 ) -> NDArray[np.float32]:  # fmt: skip
     """(N, C) logits of uncut reviews: each feature's maximum is over all windows, n-grams are of all ids.
 
     A mean weighs each window by its ids, so that those in two windows count twice.
     """
-    own_spans = [spans(len(review), size) for review in reviews]
-    windows = [
-        review[start:end] for review, own in zip(reviews, own_spans, strict=True) for start, end in own
-    ]
+    by_review = [windows_of(review, size, first_token=first_token) for review in reviews]
+    windows = [window for part in by_review for window in part]
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "multiple": multiple, "over": world.map}
 
     def pooled(part: list[EncodedReview]) -> NDArray[np.float32]:
@@ -56,7 +66,7 @@ def logits_by_windows(
         found: NDArray[np.float32] = model.ngram_logits(batch.ids, batch.mask).cpu().numpy()
         return found
 
-    ends = np.cumsum([len(own) for own in own_spans])
+    ends = np.cumsum([len(part) for part in by_review])
     lengths = np.array([len(window) for window in windows], np.float32)
     rows = [
         _joined(rows, weights, model.pooling)

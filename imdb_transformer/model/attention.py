@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)
         # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
-        # slower in the backward pass (README, "Speed").
+        # slower in the backward pass (scripts/README.md).
         weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, N, S, T)
         heads = F.dropout(weights, self.dropout, self.training) @ v  # (H, N, S, K)
         heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)

@@ -89,5 +89,5 @@ def _first(features: Tensor, mask: Tensor) -> Tensor:
 
 
 def _mean(features: Tensor, mask: Tensor) -> Tensor:
-    weights = mask.to(features.dtype)[:, None]  # (B, 1, L)
-    return (weights @ features).squeeze(1) / weights.sum(-1)
+    # Sum and count in fp32: bf16 knows no 257.
+    return features.masked_fill(~mask[..., None], 0).sum(1, dtype=torch.float32) / mask.sum(1, keepdim=True)

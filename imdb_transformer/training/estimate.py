@@ -4,9 +4,12 @@ FLOPs and time are measured, on forward and backward passes over a batch of the 
 then thrown away, and scaled to the whole plan by tokens.
 """
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,9 @@ from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.task import Task
 
 NUM_TIMED = 3
+# For each token of a batch: the gaps that batches of other sizes leave, and the products compiled for them.
+# Measured: the largest resident size less what one batch takes (demo and base.toml 33 KiB, pretrain.toml 46).
+GAP_BYTES = 36 << 10
 
 
 class Estimate(BaseModel):
@@ -38,6 +44,8 @@ class Estimate(BaseModel):
     """of all forward and backward passes of training"""
     memory_bytes: int
     """weights, gradients, moments, n-grams and the largest batch's activations"""
+    resident_bytes: int | None
+    """of the whole process on a CPU, Python, torch and the reviews included; none where a GPU trains"""
     seconds: float
     """forward and backward passes, and validations; an optimiser's own share is small"""
 
@@ -60,6 +68,8 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
     parameters = parameters_by_part(model)
     models = 1 + bool(config.train.ema_decay)
     learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
+    to_come = 4 * (num_moments(model, config.train) + (models - 1) * parameters["total"])
+    to_come += GAP_BYTES * config.train.batch_tokens
     num_fixed = sum(buffer.nbytes for buffer in model.buffers())  # n-grams, which are not learnt by steps
     return Estimate(
         hardware=hardware.describe(),
@@ -69,6 +79,7 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
         num_steps=plan.num_steps,
         flops=flops * share,
         memory_bytes=4 * learnt + models * num_fixed + activations,
+        resident_bytes=None if hardware.device.type == "cuda" else _peak_resident_bytes() + to_come,
         seconds=seconds * share + answer_seconds * num_validated / batch.num_tokens,
     )
 
@@ -120,6 +131,18 @@ def _flops(work: Callable[[], None]) -> float:
     with FlopCounterMode(display=False) as counter:
         work()
     return float(counter.get_total_flops())
+
+
+def _peak_resident_bytes() -> int:
+    """The largest that this process has been.
+
+    Linux counts in `ru_maxrss` what the process was that started this one, so its own count is read there.
+    """
+    if sys.platform.startswith("linux"):
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:

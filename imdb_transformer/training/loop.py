@@ -37,6 +37,7 @@ from imdb_transformer.training.saving import (
     out_of_patience,
     repair,
     save_last,
+    settle_on_previous,
 )
 from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner, StepResult, all_finite, make_learner, train_step
@@ -175,6 +176,8 @@ def _resumed(
     counters = load_checkpoint(current, begin_from, learner)
     world.wait()  # all have read before the first one writes
     if world.is_first:
+        if begin_from == run.PREVIOUS:
+            settle_on_previous(current)
         metrics.drop_after(current.folder, counters.step)
     return counters
 

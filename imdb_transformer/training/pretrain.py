@@ -9,7 +9,7 @@ import torch
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit, joined
-from imdb_transformer.data.tokenizer import MASK_ID
+from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.pretraining import PretrainingModel
 from imdb_transformer.training.task import Task, self_supervision
@@ -22,6 +22,8 @@ def make_task(
     text = joined(list(splits.values()))
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
-    model = PretrainingModel(config.model, config.pretrain, mask_id=MASK_ID, counts=counts)
+    model = PretrainingModel(
+        config.model, config.pretrain, mask_id=MASK_ID, special_ids=(PAD_ID, CLS_ID, MASK_ID), counts=counts
+    )
     objective = self_supervision(config.pretrain.mask_fraction, config.pretrain.detection_weight)
     return Task(model.to(hardware.device), objective, text, None)

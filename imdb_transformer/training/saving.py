@@ -66,6 +66,7 @@ class Keeper:
     def __init__(self, current: run.Run, learner: Learner, writes: bool) -> None:
         self.current, self.learner, self.writes = current, learner, writes
         self.lines: list[dict[str, Any]] = []
+        self.saved_step = -1
 
     def log(self, line: dict[str, Any]) -> None:
         """Takes a line of metrics."""
@@ -74,13 +75,17 @@ class Keeper:
             self._flush()
 
     def keep(self, counters: Counters) -> None:
-        """Writes the state after a step: metrics, then `best` if it is that, then `last`."""
+        """Writes the state after a step: metrics, then `best` if it is that, then `last`.
+
+        A state that is written already is not written again: `previous` would become the same step as `last`.
+        """
         self._flush()
-        if not self.writes:
+        if not self.writes or counters.step == self.saved_step:
             return
         if counters.best_step == counters.step:
             save_best(self.current, self.learner, counters)
         save_last(self.current, self.learner, counters)
+        self.saved_step = counters.step
 
     def mark(self, status: run.Status) -> None:
         """Writes how far the run has come."""
@@ -120,6 +125,13 @@ def repair(current: run.Run) -> None:
     recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
 
 
+def settle_on_previous(current: run.Run) -> None:
+    """Makes `previous` the `last`: training goes on from there, and the next save needs a state before it."""
+    if (current.checkpoints / run.PREVIOUS).exists():
+        shutil.rmtree(current.checkpoints / run.LAST)
+        repair(current)
+
+
 def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
     checkpoint.save(
         current.checkpoints / "best",
@@ -146,10 +158,12 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
 def load_checkpoint(current: run.Run, name: Literal["last", "previous"], learner: Learner) -> Counters:
     """Puts the learner where a checkpoint was saved, and gives its counters.
 
+    Where somebody removed a damaged `last`, what was `previous` has its name now, and is meant by both names.
     Raises RunError where that cannot be, and tells of `previous` if it could be from there.
     """
+    moved = name == run.PREVIOUS and not (current.checkpoints / name).exists()
     try:
-        counters, weights, state = _read(current, current.checkpoint(name), learner)
+        counters, weights, state = _read(current, current.checkpoint(run.LAST if moved else name), learner)
     except RunError as error:
         raise RunError(f"{error}{_offer(current, learner) if name == run.LAST else ''}") from None
     load_state(learner, weights, state, step=counters.step)

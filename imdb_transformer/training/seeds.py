@@ -6,6 +6,7 @@ from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
+from imdb_transformer import run
 from imdb_transformer.evaluation.split import CLEAN, evaluate_split
 from imdb_transformer.training.loop import TrainingResult
 
@@ -27,6 +28,10 @@ class SeedsSummary(BaseModel):
     test_accuracy: Spread | None
     clean_test_accuracy: Spread | None
     """on the test reviews that do not stand in train or validation as well"""
+    encoder_validation_accuracy: Spread | None
+    """of the encoders alone, without n-grams beside them; the same as above where there are none"""
+    encoder_test_accuracy: Spread | None
+    """likewise on test"""
     raw_ece: Spread | None
     """calibration error on test, before division by the temperature"""
     calibrated_ece: Spread | None
@@ -47,11 +52,25 @@ def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
         validation_accuracy=_spread(validated),
         test_accuracy=_spread([found.accuracy for found in tested]),
         clean_test_accuracy=_spread(clean),
+        encoder_validation_accuracy=_spread([_encoder_accuracy(result) for result in results])
+        if validated
+        else None,
+        encoder_test_accuracy=_spread([(found.encoder_alone or found).accuracy for found in tested]),
         raw_ece=_spread([found.raw.ece for found in tested]),
         calibrated_ece=_spread([found.calibrated.ece for found in tested]),
         train_seconds=median(result.train_seconds for result in results),
         tokens_per_second=median(result.tokens_per_second for result in results),
     )
+
+
+def _encoder_accuracy(result: TrainingResult) -> float:
+    """Of a run's encoder alone on validation; where n-grams stand beside it, that is measured now."""
+    assert result.validation is not None
+    if not run.open_run(Path(result.run)).config.model.ngram_buckets:
+        return result.validation.accuracy
+    evaluation, _ = evaluate_split([Path(result.run)], "validation")
+    assert evaluation.encoder_alone is not None
+    return evaluation.encoder_alone.accuracy
 
 
 def _spread(values: list[float]) -> Spread | None:

@@ -95,7 +95,7 @@ def train_step(
     model.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
-    figures = {name: total / count for name, (total, count) in sums.items()}
+    figures = {name: total / max(count, 1) for name, (total, count) in sums.items()}
     return StepResult(loss_sum / num_units, figures, norm, num_tokens)
 
 

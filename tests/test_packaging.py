@@ -1,0 +1,50 @@
+"""What pyproject says of the package is true, and the README reads the same on the package index."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def imported() -> set[str]:
+    """The top names of all imports in the package."""
+    names: set[str] = set()
+    for path in (ROOT / "imdb_transformer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+def plain(requirement: str) -> str:
+    return re.split(r"[<>=!~\[; ]", requirement)[0].lower().replace("_", "-")
+
+
+def test_every_imported_package_is_declared_and_no_other() -> None:
+    required = {plain(each) for each in PROJECT["dependencies"]}
+    optional = {plain(each) for each in PROJECT["optional-dependencies"]["onnx"]}
+    names = imported() - set(sys.stdlib_module_names) - {"imdb_transformer"}
+    of_name = packages_distributions()
+    distributions = {
+        plain(of_name[name][0]) for name in names if plain(of_name[name][0]) not in optional - required
+    }
+    assert distributions == required
+
+
+def test_the_readme_shows_no_picture_by_a_path_that_the_package_index_does_not_have() -> None:
+    readme = (ROOT / PROJECT["readme"]).read_text()
+    assert re.findall(r"!\[[^\]]*\]\((?!https://)[^)]*\)|<img(?![^>]*https://)", readme) == []
+
+
+def test_classifiers_name_the_systems_and_the_pythons_from_the_lowest_on() -> None:
+    classifiers = PROJECT["classifiers"]
+    assert any(each.startswith("Operating System :: ") for each in classifiers)
+    pythons = [each.rsplit(" ", 1)[1] for each in classifiers if re.search(r":: 3\.\d+$", each)]
+    assert f">={pythons[0]}" == PROJECT["requires-python"]
