@@ -12,7 +12,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imdb_transformer.inference.predict import Predictor
+    from imdb_transformer.inference.predictor import Predictor
 
 __all__ = ["Predictor"]
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Loads torch only when someone asks for what needs it: `imdb-tx --help` answers at once."""
     if name == "Predictor":
-        from imdb_transformer.inference.predict import Predictor
+        from imdb_transformer.inference.predictor import Predictor
 
         return Predictor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

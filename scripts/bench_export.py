@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from bench_predict import cold_start, medians_in_turns
 
-from imdb_transformer import run
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.inference.export import export
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import run
 
 PART = 2500  # reviews a turn
 NUM_COMPARED = 1000

@@ -47,13 +47,14 @@ import torch
 from numpy.typing import NDArray
 from peers import bert
 
-from imdb_transformer import hardware, run
+from imdb_transformer import hardware
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
 from imdb_transformer.data.corpus import ensure, read_split
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
-from imdb_transformer.inference.encoder import tokenizer_of
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import tokenizer_of
+from imdb_transformer.store import run
 
 # transformers' pipeline turns it off for the process, unless it is set.
 os.environ["TOKENIZERS_PARALLELISM"] = "true"

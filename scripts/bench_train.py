@@ -59,7 +59,7 @@ from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenized import tokenize
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import FULL_ATTENTION_MULTIPLE, Batch, length_multiple, make_batch
+from imdb_transformer.inference.logits import FULL_ATTENTION_MULTIPLE, Batch, length_multiple, make_batch
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.step import make_learner, train_step
 from imdb_transformer.training.task import classification

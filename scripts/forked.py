@@ -16,7 +16,7 @@ from tqdm import tqdm
 from imdb_transformer import config_file
 from imdb_transformer.cli import main as imdb_tx
 from imdb_transformer.data import corpus, sources, tokenized  # noqa: F401  (imported before forking)
-from imdb_transformer.files import sha256_of
+from imdb_transformer.store.files import sha256_of
 from tests.tiny import TINY_MODEL
 
 SECONDS = 120  # that a trial may take

@@ -13,11 +13,12 @@ import torch
 from pyarrow import parquet
 from safetensors.torch import save
 
-from imdb_transformer import checkpoint, config_file
+from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.data.archive import read_archive
 from imdb_transformer.data.tables import read_table
-from imdb_transformer.files import sha256_of
+from imdb_transformer.store import checkpoint
+from imdb_transformer.store.files import sha256_of
 
 Reader = Callable[[bytes], object]
 

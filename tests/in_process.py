@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 
-from imdb_transformer import hardware, run
+from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
-from imdb_transformer.training import initial, loop
-from imdb_transformer.training.interruption import SIGNALS, StopRequest
-from imdb_transformer.training.preparation import prepare, prepare_again
+from imdb_transformer.store import run
+from imdb_transformer.training import loop, starting_weights
+from imdb_transformer.training.prepare import prepare, prepare_again
+from imdb_transformer.training.stop import SIGNALS, StopRequest
 
 Tiny = Callable[..., Config]
 CPU = hardware.Hardware(torch.device("cpu"), torch.float32)
@@ -22,7 +23,7 @@ def prepared(config: Config) -> TokenizedCorpus:
 
 def train(
     config: Config, folder: Path, stop_after: int | None = None,
-    *, kind: run.Kind = "encoder", teachers: Sequence[Path] = (),
+    *, kind: run.Kind = "classifier", teachers: Sequence[Path] = (),
 ) -> run.Run:  # fmt: skip
     """Trains to the end, or asks to stop after a step; continues a run that is there."""
     chosen = hardware.choose(config.train)
@@ -31,7 +32,7 @@ def train(
         task = prepare_again(opened, chosen)
     else:
         made = prepare(config, kind, chosen, teachers=teachers)
-        initial.fit_ngrams(made.task.model, made.data.splits["train"], config)
+        starting_weights.fit_ngrams(made.task.model, made.data.splits["train"], config)
         task, opened = made.task, loop.start(folder, made, chosen)
     stop = StopRequest()
     for update in loop.train(opened, task, chosen, stop):

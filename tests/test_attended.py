@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from imdb_transformer import run
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.inference.attended import attention
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.attention import attention
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention, attention_bias
 from imdb_transformer.model.positions import rotation
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 
 TEXT = "An awful, boring film.<br />I left <b>early</b>!"

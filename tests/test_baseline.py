@@ -11,22 +11,25 @@ from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.tokenized import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
-from imdb_transformer.evaluation.split import evaluate_split
-from imdb_transformer.inference.linear import WORDS, Kind, vectorizer, weighted
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.evaluation.evaluate import evaluate_split
+from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store.run import Weighting
 from tests.conftest import imdb_tx
 
-KINDS: tuple[Kind, ...] = ("nb", "tfidf")
+KINDS: tuple[Weighting, ...] = ("nb", "tfidf")
 TEXTS = ["a good good film", "a bad film", "good , good", "bad , bad", "a dull film", "a dull thing"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighting", KINDS)
 def test_a_baseline_is_a_run_that_eval_and_predict_take(
-    kind: Kind, config_path: Path, tmp_path: Path
+    weighting: Weighting, config_path: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "runs" / kind
+    folder = tmp_path / "runs" / weighting
     made = json.loads(
-        imdb_tx("baseline", "--config", config_path, "--kind", kind, "--run-dir", folder, "--json").stdout
+        imdb_tx(
+            "baseline", "--config", config_path, "--kind", weighting, "--run-dir", folder, "--json"
+        ).stdout
     )
     assert made["run"] == str(folder)
     again, written = evaluate_split([folder], "validation")
@@ -39,16 +42,16 @@ def test_a_baseline_is_a_run_that_eval_and_predict_take(
     assert runs.newest_finished(tmp_path / "runs") == folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighting", KINDS)
 def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
-    kind: Kind, tiny: Callable[..., Config], tmp_path: Path
+    weighting: Weighting, tiny: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = tiny()
-    make_baseline(tmp_path / "run", config, kind)
+    make_baseline(tmp_path / "run", config, weighting)
     loaded = Predictor.load(tmp_path / "run").models[0]
     stored, _ = ensure(config.data)
     rows = rows_of(config.data, stored, "train")
-    fitted = fit(kind, rows.texts, np.array(rows.labels), num_classes=2)
+    fitted = fit(weighting, rows.texts, np.array(rows.labels), num_classes=2)
     np.testing.assert_array_equal(loaded.logits(TEXTS), fitted.logits(TEXTS))
 
 
@@ -73,9 +76,9 @@ COLOURS = ["red red apple", "red rose", "blue sea", "blue blue sky", "green leaf
 LABELS = np.array([0, 0, 1, 1, 2, 2] * 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_three_classes_are_told_apart(kind: Kind) -> None:
-    model = fit(kind, COLOURS, LABELS, num_classes=3)
+@pytest.mark.parametrize("weighting", KINDS)
+def test_three_classes_are_told_apart(weighting: Weighting) -> None:
+    model = fit(weighting, COLOURS, LABELS, num_classes=3)
     assert model.logits(["a red thing", "a blue one", "green !"]).argmax(1).tolist() == [0, 1, 2]
 
 

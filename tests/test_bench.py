@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.store import run
 from imdb_transformer.training.classification import make_model
 from tests.conftest import imdb_tx
 

@@ -10,8 +10,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from imdb_transformer import run
 from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 from tests.test_report import TITLES
 

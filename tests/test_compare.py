@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer import run
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.compare import pair_of
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 
 
@@ -70,7 +70,7 @@ def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) 
     assert "train.lr" in shown
     assert "McNemar" in shown
     found = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
-    assert found["differences"] == {"kind": ["encoder", "nb", "encoder"], "train.lr": [0.01, 0.5, 0.01]}
+    assert found["differences"] == {"kind": ["classifier", "nb", "classifier"], "train.lr": [0.01, 0.5, 0.01]}
     assert len(found["pairs"]) == 3
     assert [e["num_examples"] for e in found["evaluations"]] == [100] * 3
     assert isinstance(imdb_tx("compare", trained).exception, ConfigError)

@@ -128,7 +128,7 @@ def test_every_key_is_read_by_some_training(
     short = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=100000")
     choices = ("train.optimizer=muon", "model.positions=learned", "model.embedding_norm=true")
     train(tiny(*short, *choices, "model.ngram_buckets=64"), tmp_path / "a")
-    train(tiny(*short, "pretrain.detection_weight=1.0"), tmp_path / "b", kind="pretrained")
+    train(tiny(*short, "pretrain.detection_weight=1.0"), tmp_path / "b", kind="encoder")
     texts = [f"{word} film number {i}" for i in range(20) for word in ("good", "bad")]
     write_jsonl(tmp_path / "one.jsonl", texts, ["pos", "neg"] * 20)  # has no test split
     prepared(tiny(f"data.source={tmp_path / 'one.jsonl'}"))

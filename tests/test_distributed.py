@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from imdb_transformer import metrics, run
 from imdb_transformer.distributed import ALONE, World, joined
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.store import metrics, run
 from tests.tiny import TINY_MODEL
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}

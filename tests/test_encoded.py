@@ -9,7 +9,7 @@ from imdb_transformer.data.encoded import META, encode_split, load_split
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import sha256_of
+from imdb_transformer.store.files import sha256_of
 
 CONFIG = TokenizerConfig(vocab_size=300, max_length=8, tail_length=2)
 ROWS = Rows(["a good film", "bad", "", "a good film, a very good film, a good and long film"], [1, 0, -1, 1])

@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer import config_file, run
+from imdb_transformer import config_file
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
-from imdb_transformer.evaluation.evaluate import evaluate, score
-from imdb_transformer.evaluation.split import CLEAN, evaluate_split
-from imdb_transformer.evaluation.wording import figures
-from imdb_transformer.inference import forward
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.predict import Predictor
-from imdb_transformer.sealed import write_sealed
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
+from imdb_transformer.evaluation.figures import evaluate, score
+from imdb_transformer.inference import logits
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.report.words import figures
+from imdb_transformer.store import run
+from imdb_transformer.store.sealed import write_sealed
 from tests.conftest import imdb_tx, write_jsonl
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
@@ -142,9 +143,9 @@ def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
     model = Predictor.load(trained).models[0]
     assert isinstance(model, EncoderModel)
     reviews = model.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
-    hardware = model.hardware._replace(dtype=forward.torch.float32)
+    hardware = model.hardware._replace(dtype=logits.torch.float32)
     options = {"hardware": hardware, "multiple": model.multiple}
-    one, many = (forward.logits_of(model.classifier, reviews, batch_tokens=n, **options) for n in (1, 4096))
+    one, many = (logits.logits_of(model.classifier, reviews, batch_tokens=n, **options) for n in (1, 4096))
     np.testing.assert_allclose(one, many, atol=1e-5)
 
 

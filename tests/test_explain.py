@@ -7,15 +7,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imdb_transformer import run
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.explain import explain
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.explanation import explain
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 
 TEXTS = ["", "good", "An awful, boring film.<br /><br />I left early!", "\0 😀 ünïcode", "word " * 300]

@@ -11,14 +11,14 @@ import onnx
 import pytest
 import torch
 
-from imdb_transformer import run
 from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.export import export
 from imdb_transformer.inference.exported import TEXT_TO_IDS, TOKENIZER
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
 

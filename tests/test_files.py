@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer import files
-from imdb_transformer.files import new_folder, whole_file, whole_folder, write_whole
+from imdb_transformer.store import files
+from imdb_transformer.store.files import new_folder, whole_file, whole_folder, write_whole
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from imdb_transformer import files
+from imdb_transformer.store import files
 with getattr(files, sys.argv[1])(Path(sys.argv[2])) as temporary:
     print(flush=True)
     time.sleep(60)

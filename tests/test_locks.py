@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from imdb_transformer import files, locks
 from imdb_transformer.config import DataConfig, TokenizerConfig
 from imdb_transformer.data import corpus, encoded, tokenized
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
+from imdb_transformer.store import files, locks
 from tests.conftest import write_jsonl
 from tests.in_process import Tiny
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from imdb_transformer.config import Config, ModelConfig
-from imdb_transformer.evaluation.evaluate import score
-from imdb_transformer.evaluation.split import answers, evaluate_split
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.evaluation.evaluate import answers, evaluate_split
+from imdb_transformer.evaluation.figures import score
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.ngrams import NONE, Ngrams, hashed
-from imdb_transformer.training import initial
+from imdb_transformer.training import starting_weights
 from imdb_transformer.training.plan import gather
-from imdb_transformer.training.preparation import prepare
+from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train
 
@@ -96,7 +96,7 @@ def test_fitted_ngrams_are_in_the_checkpoint_and_know_the_classes(
     assert tensors["ngrams.weights"].count_nonzero() > 100
     ngrams = Ngrams(4096, 2)
     ngrams.load_state_dict({"weights": tensors["ngrams.weights"], "intercept": tensors["ngrams.intercept"]})
-    split = prepare(tiny(), "encoder", CPU).data.splits["train"]
+    split = prepare(tiny(), "classifier", CPU).data.splits["train"]
     batch = gather(tiny(), split, np.arange(50), CPU)
     votes = ngrams(batch.ids, batch.mask).argmax(1)
     assert (votes == batch.labels).float().mean() > 0.95
@@ -104,20 +104,20 @@ def test_fitted_ngrams_are_in_the_checkpoint_and_know_the_classes(
 
 
 def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
-    made = prepare(tiny("model.ngram_buckets=4096"), "encoder", CPU)
+    made = prepare(tiny("model.ngram_buckets=4096"), "classifier", CPU)
     split = made.data.splits["train"]
     model = Classifier(ModelConfig(ngram_buckets=4096), vocab_size=400, num_classes=3)
     three = split._replace(labels=np.arange(len(split.labels)) % 3)
-    initial.fit_ngrams(model, three, made.config)
+    starting_weights.fit_ngrams(model, three, made.config)
     assert model.ngrams is not None
     assert model.ngrams.weights.shape == (4096, 3)
     assert (model.ngrams.weights.count_nonzero(0) > 100).all()
 
 
 def test_what_stands_in_too_few_reviews_has_no_vote(tiny: Tiny) -> None:
-    made = prepare(tiny("model.ngram_buckets=65536", "model.ngram_min_reviews=3"), "encoder", CPU)
+    made = prepare(tiny("model.ngram_buckets=65536", "model.ngram_min_reviews=3"), "classifier", CPU)
     split = made.data.splits["train"]
-    initial.fit_ngrams(made.task.model, split, made.config)
+    starting_weights.fit_ngrams(made.task.model, split, made.config)
     weights = made.task.model.get_buffer("ngrams.weights").flatten()
     present = torch.zeros(len(split.lengths), 65536)
     for i in range(len(present)):

@@ -16,16 +16,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imdb_transformer import config_file, run
+from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import lines_of
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.files import sha256_of
 from imdb_transformer.inference import tables
-from imdb_transformer.inference.predict import Prediction, Predictor
-from imdb_transformer.sealed import write_sealed
+from imdb_transformer.inference.predictor import Prediction, Predictor
+from imdb_transformer.store import run
+from imdb_transformer.store.files import sha256_of
+from imdb_transformer.store.sealed import write_sealed
 from tests.conftest import imdb_tx
 
 ODD_TEXTS = [

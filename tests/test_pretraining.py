@@ -7,16 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import config_file, metrics, run
+from imdb_transformer import config_file
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.tokenized import tokenize
 from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
-from imdb_transformer.inference.forward import Batch
-from imdb_transformer.model import pretraining
-from imdb_transformer.model.pretraining import PretrainingLosses, PretrainingModel, _sampled
+from imdb_transformer.inference.logits import Batch
+from imdb_transformer.model import masked
+from imdb_transformer.model.masked import PretrainingLosses, PretrainingModel, _sampled
+from imdb_transformer.store import metrics, run
 from imdb_transformer.training import loop, pretrain
-from imdb_transformer.training.preparation import prepare
+from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.task import self_supervision
 from tests.conftest import imdb_tx
@@ -27,7 +28,7 @@ BOTH = "pretrain.detection_weight=5.0"
 
 
 def pretrained(config: Config, folder: Path, stop_after: int | None = None) -> run.Run:
-    return train(config, folder, stop_after, kind="pretrained")
+    return train(config, folder, stop_after, kind="encoder")
 
 
 def test_both_losses_fall_on_the_demo_corpus(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_what_is_held_out_does_not_stand_among_the_unlabelled(
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -> None:
     ended = pretrained(tiny(), tmp_path / "pretrained")
     config = tiny("model.dropout=0.5", "tokenizer.max_length=32")
-    made = prepare(config, "encoder", CPU, init_from=ended.folder)
+    made = prepare(config, "classifier", CPU, init_from=ended.folder)
     started = loop.start(tmp_path / "run", made, CPU)
     saved = load_file(ended.checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
@@ -108,12 +109,12 @@ def test_another_tokenizer_or_size_is_refused(
 ) -> None:
     ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
     with pytest.raises(RunError, match=message):
-        prepare(tiny(override), "encoder", CPU, init_from=ended.folder)
+        prepare(tiny(override), "classifier", CPU, init_from=ended.folder)
 
 
 def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(tiny: Tiny, tmp_path: Path) -> None:
     ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
-    made = prepare(tiny("data.validation=false"), "encoder", CPU, init_from=ended.folder)
+    made = prepare(tiny("data.validation=false"), "classifier", CPU, init_from=ended.folder)
     started = loop.start(tmp_path / "run", made, CPU)
     assert (started.folder / "tokenizer.json").read_bytes() == (ended.folder / "tokenizer.json").read_bytes()
     assert len(made.data.splits["train"].labels) == 200
@@ -124,11 +125,11 @@ def test_an_encoder_that_has_seen_what_is_held_out_is_refused(
 ) -> None:
     ended = pretrained(tiny("train.epochs=1", "data.validation=false"), tmp_path / "pretrained")
     with pytest.raises(RunError, match="trained on the validation split"):
-        prepare(tiny(), "encoder", CPU, init_from=ended.folder)
+        prepare(tiny(), "classifier", CPU, init_from=ended.folder)
     own = Path(shutil.copytree(source, tmp_path / "own"))
     (own / "train.jsonl").write_text((own / "test.jsonl").read_text())
     with pytest.raises(RunError, match="may have seen what is held out"):
-        prepare(tiny(f"data.source={own}"), "encoder", CPU, init_from=ended.folder)
+        prepare(tiny(f"data.source={own}"), "classifier", CPU, init_from=ended.folder)
 
 
 def test_a_pretrained_run_does_not_predict_and_says_what_to_do(config_path: Path, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
 ) -> None:
     figures = []
     for multiple in (1, 128):
-        monkeypatch.setattr(pretraining, "SIZE_MULTIPLE", multiple)
+        monkeypatch.setattr(masked, "SIZE_MULTIPLE", multiple)
         model, ids, mask = a_model(num_candidates=16, detection_weight=1.0)
         torch.manual_seed(1)
         losses = model(ids, mask)
@@ -242,7 +243,7 @@ def test_only_tokens_are_masked_and_padding_changes_nothing(monkeypatch: pytest.
     # Nothing is left to chance: all is masked, every id a candidate, every guess the candidate 4.
     model, ids, _ = a_model(detection_weight=1.0, mask_fraction=1 - 1e-9)
     model.eval().inclusion.fill_(1)
-    monkeypatch.setattr("imdb_transformer.model.pretraining._sampled", lambda _, ids, own: ids[own * 0 + 4])
+    monkeypatch.setattr("imdb_transformer.model.masked._sampled", lambda _, ids, own: ids[own * 0 + 4])
     ids[:, 20:] = 0
     padded, cut = model(ids, ids != 0), model(ids[:, :20], ids[:, :20] != 0)
     assert padded.num_masked == cut.num_masked == 6 * 20
@@ -251,32 +252,32 @@ def test_only_tokens_are_masked_and_padding_changes_nothing(monkeypatch: pytest.
     assert (padded.num_correct, padded.num_detected) == (cut.num_correct, cut.num_detected)
 
 
-def masked(model: PretrainingModel, ids: torch.Tensor) -> torch.Tensor:
+def masked_positions(model: PretrainingModel, ids: torch.Tensor) -> torch.Tensor:
     return model._chosen(ids, ids != PAD_ID)
 
 
 def test_special_tokens_are_never_masked() -> None:
     model, ids, _ = a_model(mask_fraction=1 - 1e-9)
     ids[:, 0], ids[:, 5], ids[:, 20:] = CLS_ID, MASK_ID, PAD_ID
-    torch.testing.assert_close(masked(model, ids), ids > MASK_ID)
+    torch.testing.assert_close(masked_positions(model, ids), ids > MASK_ID)
 
 
 def test_no_position_is_masked_more_often_than_others() -> None:
     model, ids, _ = a_model(mask_fraction=0.15)
-    shares = torch.stack([masked(model, ids) for _ in range(2000)]).float().mean(0)
+    shares = torch.stack([masked_positions(model, ids) for _ in range(2000)]).float().mean(0)
     assert shares[0, 0] == pytest.approx(0.15, abs=0.04)
     assert shares.mean() == pytest.approx(0.15, abs=0.01)
 
 
 def test_one_token_at_least_is_masked_whichever_it_is() -> None:
     model, ids, _ = a_model(mask_fraction=1e-9)
-    draws = torch.stack([masked(model, ids[:1, :8]) for _ in range(2000)])
+    draws = torch.stack([masked_positions(model, ids[:1, :8]) for _ in range(2000)])
     assert (draws.sum((1, 2)) == 1).all()
     assert draws.float().mean(0).flatten().tolist() == pytest.approx([1 / 8] * 8, abs=0.04)
     torch.manual_seed(3)
-    first = masked(model, ids)
+    first = masked_positions(model, ids)
     torch.manual_seed(3)
-    assert torch.equal(masked(model, ids), first)
+    assert torch.equal(masked_positions(model, ids), first)
 
 
 def test_a_batch_without_a_token_to_mask_costs_nothing() -> None:

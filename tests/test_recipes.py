@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from imdb_transformer import metrics, run
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
-from imdb_transformer.evaluation.evaluate import expected_calibration_error
-from imdb_transformer.evaluation.split import CLEAN, evaluate_split
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
+from imdb_transformer.evaluation.figures import expected_calibration_error
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import metrics, run
 from imdb_transformer.training.distillation import soft_labels, with_soft_labels
-from imdb_transformer.training.preparation import prepare
+from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import CPU, train, weights
 
@@ -105,7 +105,7 @@ def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
-    data = prepare(tiny(), "pretrained", CPU).data
+    data = prepare(tiny(), "encoder", CPU).data
     soft = np.tile(np.array([[0.6, 0.4], [0.05, 0.95]], np.float32), (50, 1))
     learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft)
     num_train = len(data.splits["train"].labels)
@@ -131,14 +131,14 @@ def test_each_unlabelled_review_gets_what_its_teachers_say_of_it(tiny: Tiny, tmp
 def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
     with pytest.raises(RunError, match="validation split"):
-        prepare(tiny(), "encoder", CPU, teachers=[tmp_path / "all"])
+        prepare(tiny(), "classifier", CPU, teachers=[tmp_path / "all"])
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
     other = f"data.source={tmp_path / 'o.jsonl'}"
     make_baseline(tmp_path / "other", tiny(other), "nb")
     with pytest.raises(RunError, match="other reviews"):
-        prepare(tiny(), "encoder", CPU, teachers=[tmp_path / "other"])
+        prepare(tiny(), "classifier", CPU, teachers=[tmp_path / "other"])
     with pytest.raises(DataError, match="unlabelled"):
-        prepare(tiny(other), "encoder", CPU, teachers=[tmp_path / "other"])
+        prepare(tiny(other), "classifier", CPU, teachers=[tmp_path / "other"])
 
 
 def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path: Path) -> None:
@@ -270,5 +270,5 @@ def test_a_run_that_is_not_finished_neither_starts_nor_teaches_another(tiny: Tin
     half = tmp_path / "half"
     for origin in ({"init_from": half}, {"teachers": [half]}):
         with pytest.raises(RunError, match="not finished"):
-            prepare(tiny(), "encoder", CPU, **origin)  # type: ignore[arg-type]
-    prepare(tiny(), "encoder", CPU, init_from=half / "checkpoints" / "last")
+            prepare(tiny(), "classifier", CPU, **origin)  # type: ignore[arg-type]
+    prepare(tiny(), "classifier", CPU, init_from=half / "checkpoints" / "last")

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer import run
-from imdb_transformer.evaluation import plots
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.evaluate import answers, evaluate_split
+from imdb_transformer.evaluation.figures import evaluate
 from imdb_transformer.evaluation.linear_runs import linear_baselines
-from imdb_transformer.evaluation.page import table_of
-from imdb_transformer.evaluation.report import write_report
-from imdb_transformer.evaluation.split import answers, evaluate_split
-from imdb_transformer.sealed import write_sealed
+from imdb_transformer.report import figures
+from imdb_transformer.report.evaluation_page import write_report
+from imdb_transformer.report.page import table_of
+from imdb_transformer.store import run
+from imdb_transformer.store.sealed import write_sealed
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
@@ -76,12 +76,12 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     classes = tuple("abc"[:num_classes])
     found = evaluate(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    assert plots.roc({"run": probabilities}, labels, classes) is None
-    assert plots.slices(found) is None
-    assert plots.losses({"run": []}) is None
-    assert plots.validations({"run": []}) is None
-    assert plots.confusion(found).svg.startswith("<svg")
-    same = [plots.reliability({"run": probabilities}, labels, {"run": 0.1}).svg for _ in range(2)]
+    assert figures.roc({"run": probabilities}, labels, classes) is None
+    assert figures.slices(found) is None
+    assert figures.losses({"run": []}) is None
+    assert figures.validations({"run": []}) is None
+    assert figures.confusion(found).svg.startswith("<svg")
+    same = [figures.reliability({"run": probabilities}, labels, {"run": 0.1}).svg for _ in range(2)]
     assert same[0] == same[1]
 
 
@@ -167,7 +167,9 @@ def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
 
 def test_learning_curves_say_how_far_the_loss_fell_and_in_how_many_steps() -> None:
     metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
-    drawn = plots.learning_curves([*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}])
+    drawn = figures.learning_curves(
+        [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]
+    )
     assert drawn is not None
     assert "from 2.000 to 1.000 in 1,000 steps" in drawn.description
     assert "91.25%" in drawn.description
@@ -179,7 +181,7 @@ def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
         name: [{"step": i, "loss": loss} for i, loss in enumerate(losses, 1)]
         for name, losses in names.items()
     }
-    drawn = plots.losses(logged)  # matplotlib warns, which is an error here, where no room is left
+    drawn = figures.losses(logged)  # matplotlib warns, which is an error here, where no room is left
     assert drawn is not None
     assert "first" in drawn.svg
 
@@ -187,4 +189,4 @@ def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
 def test_classes_may_be_called_dollars() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
     found = evaluate(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
-    assert "$_$" in plots.confusion(found).svg
+    assert "$_$" in figures.confusion(found).svg

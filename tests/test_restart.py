@@ -10,7 +10,7 @@ import pytest
 from imdb_transformer import hardware
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.inference import tables
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.restart import begun, parts_folder
 from tests.conftest import imdb_tx
 

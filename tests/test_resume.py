@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer import checkpoint, hardware, metrics, run
+from imdb_transformer import hardware
 from imdb_transformer.errors import Interrupted, RunError
-from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.evaluation.figures import Score
 from imdb_transformer.inference.verify import verify
-from imdb_transformer.locks import locked
-from imdb_transformer.training import loop, saving
-from imdb_transformer.training.interruption import SIGNALS, StopRequest, stop_request
-from imdb_transformer.training.preparation import prepare, prepare_again
-from imdb_transformer.training.saving import Counters
+from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store.locks import locked
+from imdb_transformer.training import checkpoints, loop
+from imdb_transformer.training.checkpoints import Counters
+from imdb_transformer.training.prepare import prepare, prepare_again
 from imdb_transformer.training.step import Learner
+from imdb_transformer.training.stop import SIGNALS, StopRequest, stop_request
 from tests.conftest import imdb_tx
 from tests.in_process import Tiny, train, weights
 
@@ -53,7 +54,7 @@ def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
     config = tiny("train.best_by='loss'")
     whole = train(config, tmp_path / "whole")
 
-    save_last, calls = saving.save_last, itertools.count()
+    save_last, calls = checkpoints.save_last, itertools.count()
 
     def killed(current: run.Run, learner: Learner, counters: Counters) -> None:
         if next(calls):
@@ -61,9 +62,9 @@ def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
         save_last(current, learner, counters)
 
     chosen = hardware.choose(config.train)
-    made = prepare(config, "encoder", chosen)
+    made = prepare(config, "classifier", chosen)
     killed_run = loop.start(tmp_path / "run", made, chosen)
-    monkeypatch.setattr(saving, "save_last", killed)
+    monkeypatch.setattr(checkpoints, "save_last", killed)
     with pytest.raises(KeyboardInterrupt):
         list(loop.train(killed_run, made.task, chosen, StopRequest()))
     monkeypatch.undo()
@@ -79,7 +80,7 @@ def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
     told = loop.result_of(other)
     best = checkpoint.read_meta(other.checkpoint("best"), tokenizer_hash=other.info.tokenizer_hash)
     assert told.best_step == best.step
-    assert told.validation == saving.counters_of(best).best
+    assert told.validation == checkpoints.counters_of(best).best
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(trained: Path, tmp_path: Path) -> None:

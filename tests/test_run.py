@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.cli import runs
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import (
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.verify import verify
+from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store.files import (
     new_folder,
     recover_folder,
     sha256_of,
@@ -22,9 +24,7 @@ from imdb_transformer.files import (
     whole_folder,
     write_whole,
 )
-from imdb_transformer.inference.predict import Predictor
-from imdb_transformer.inference.verify import verify
-from imdb_transformer.sealed import write_sealed
+from imdb_transformer.store.sealed import write_sealed
 
 
 @pytest.fixture
@@ -274,11 +274,9 @@ def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path,
         run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
     assert runs.newest_finished(tmp_path).name == "b"
     pretrained = run.open_run(tmp_path / "c")
-    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "pretrained"})).with_status(
-        "finished"
-    )
+    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "encoder"})).with_status("finished")
     assert runs.newest_finished(tmp_path).name == "b"  # the other knows no classes
-    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "nb"})).with_status("finished")
+    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "linear"})).with_status("finished")
     assert runs.newest_finished(tmp_path).name == "b"  # the other is the number to beat
 
 

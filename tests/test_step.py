@@ -9,7 +9,7 @@ from torch.optim import Muon
 
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.distributed import World
-from imdb_transformer.inference.forward import Batch
+from imdb_transformer.inference.logits import Batch
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from imdb_transformer.display import answering
-from imdb_transformer.display.table import table
-from imdb_transformer.display.terminal import Door, beneath, visible
-from imdb_transformer.inference.explain import Explanation, WordShare
-from imdb_transformer.inference.predict import Prediction
+from imdb_transformer.inference.explanation import Explanation, WordShare
+from imdb_transformer.inference.predictor import Prediction
+from imdb_transformer.report import results
+from imdb_transformer.report.table import table
+from imdb_transformer.report.terminal import Door, beneath, visible
 
 CLEAR = "\x1b[2J"
 HOSTILE = [CLEAR, "\x07", "\r", "\b", "\x7f", "\x85", "\x9b31m", "\u200b", "\u202e", "\u2028", "\U000e0041"]
@@ -122,7 +122,7 @@ def test_hostile_files_do_not_steer_the_terminal_of_whole_commands(tmp_path: Pat
 
 def test_only_our_colours_are_in_a_coloured_text() -> None:
     words = [WordShare(f"good{CLEAR}\x1b[31m", 0, 1.0), WordShare(CLEAR, 9, 0.0)]
-    shown = answering.coloured(Explanation("pos", "neg", 1.0, 0.0, words))
+    shown = results.coloured(Explanation("pos", "neg", 1.0, 0.0, words))
     assert shown == "  \x1b[1m\x1b[32mgood\\u001b[2J\\u001b[31m\x1b[0m \\u001b[2J"
 
 
@@ -130,4 +130,4 @@ def test_only_our_colours_are_in_a_coloured_text() -> None:
 def test_a_name_of_several_lines_stays_in_its_cell(name: str) -> None:
     plain = name.replace("\n", " ").replace("\t", " ").replace("\r", " ")
     assert table([name], [[name]]) == f"{plain}\n{plain}"
-    assert answering.prediction(Prediction(name, 0.5, name)) == f"{plain}\t0.5000\t{plain}"
+    assert results.prediction(Prediction(name, 0.5, name)) == f"{plain}\t0.5000\t{plain}"

@@ -8,14 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import checkpoint, hardware, metrics, run
+from imdb_transformer import hardware
 from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
-from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.evaluation.split import evaluate_split
-from imdb_transformer.inference.forward import Batch
+from imdb_transformer.evaluation.evaluate import evaluate_split
+from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.inference.logits import Batch
+from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
-from imdb_transformer.training.saving import Counters, judged
+from imdb_transformer.training.checkpoints import Counters, judged
 from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner
 from tests.in_process import Tiny, prepared, train, weights

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imdb_transformer import run
 from imdb_transformer.data.tokenizer import CLS_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.inference.windows import spans
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 from tests.test_explain import a_predictor
 

@@ -9,9 +9,9 @@ import os
 import sys
 
 from imdb_transformer.cli import corpus, predict, training, use  # noqa: F401  (importing adds the commands)
+from imdb_transformer.cli.exits import READER_LEFT, exiting, until_reader_leaves
 from imdb_transformer.cli.options import app
-from imdb_transformer.display import terminal
-from imdb_transformer.exits import READER_LEFT, exiting, until_reader_leaves
+from imdb_transformer.report import terminal
 
 
 def main() -> None:

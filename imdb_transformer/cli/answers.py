@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from imdb_transformer.display import answering, page, terminal
-from imdb_transformer.exits import until_reader_leaves
+from imdb_transformer.cli.exits import until_reader_leaves
+from imdb_transformer.report import results, review_page, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
-    from imdb_transformer.inference.predict import Predictor
+    from imdb_transformer.inference.predictor import Predictor
 
 ExplainMethod = Literal["pooling", "gradients"]
 
@@ -28,7 +28,7 @@ class View(NamedTuple):
 
 def load(paths: list[Path], *, windows: bool) -> "Predictor":
     """The predictor of a command, whose process keeps the memory that it frees."""
-    from imdb_transformer.inference.predict import Predictor
+    from imdb_transformer.inference.predictor import Predictor
 
     predictor = Predictor.load(*paths, windows=windows)
     if "torch" in sys.modules:  # an exported file needs none
@@ -42,8 +42,8 @@ def show_views(
     predictor: "Predictor", reviews: Iterable[str], view: View, html: Path | None, *, as_json: bool
 ) -> None:
     """Each review's prediction with what the view asks for, and all of them on a page."""
-    from imdb_transformer.inference.attended import attention
-    from imdb_transformer.inference.explain import explain
+    from imdb_transformer.inference.attention import attention
+    from imdb_transformer.inference.explanation import explain
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sections = []
@@ -60,13 +60,13 @@ def show_views(
                     record["attention"] = looked.record()
                 print(json.dumps(record))
             else:
-                print(answering.views(prediction, why, looked))
+                print(results.views(prediction, why, looked))
                 if why is not None and colour:
-                    print(answering.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
+                    print(results.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
             if html is not None:
-                sections.append(page.section(prediction, why, looked))
+                sections.append(review_page.section(prediction, why, looked))
     if html is not None:
-        page.write_views(html, sections)
+        review_page.write_views(html, sections)
         print(f"written to {html}", file=sys.stderr)
 
 
@@ -74,6 +74,4 @@ def show(predictions: Iterable[Any], *, as_json: bool, flush: bool) -> None:
     """A line each, as they come."""
     with until_reader_leaves():
         for prediction in predictions:
-            print(
-                json.dumps(prediction.record()) if as_json else answering.prediction(prediction), flush=flush
-            )
+            print(json.dumps(prediction.record()) if as_json else results.prediction(prediction), flush=flush)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
-from imdb_transformer.display import making
+from imdb_transformer.report import trainings
 
 
 @app.command()
@@ -30,7 +30,7 @@ def download(
         place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
         print(json.dumps(place | stored.manifest.model_dump(mode="json")))
     else:
-        print(making.corpus(stored, was_there=was_there))
+        print(trainings.corpus(stored, was_there=was_there))
 
 
 @app.command()
@@ -54,4 +54,4 @@ def tokenize(
         hashes = {"tokenizer_hash": result.tokenizer.content_hash, "corpus_hash": stored.content_hash}
         print(json.dumps({"vocab_size": result.tokenizer.vocab_size, **hashes, "splits": reports}))
     else:
-        print(making.tokenized(result, resolved.tokenizer))
+        print(trainings.tokenized(result, resolved.tokenizer))

@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from imdb_transformer.display import making, terminal
 from imdb_transformer.errors import RunError
+from imdb_transformer.report import terminal, trainings
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
     from imdb_transformer.distributed import World
     from imdb_transformer.hardware import Hardware
-    from imdb_transformer.run import Kind, Run
+    from imdb_transformer.store.run import Kind, Run
     from imdb_transformer.training.loop import TrainingResult
-    from imdb_transformer.training.preparation import Prepared, SoftLabels
+    from imdb_transformer.training.prepare import Prepared, SoftLabels
     from imdb_transformer.training.task import Task
 
 
@@ -40,9 +40,9 @@ def begin(
     `soft_labels`: of the origin's teachers, where another run has asked them already. Of several processes
     the first makes the run, and the others join it as one that goes on.
     """
-    from imdb_transformer import run
-    from imdb_transformer.training import initial, loop
-    from imdb_transformer.training.preparation import prepare, prepare_again
+    from imdb_transformer.store import run
+    from imdb_transformer.training import loop, starting_weights
+    from imdb_transformer.training.prepare import prepare, prepare_again
 
     folder = world.gathered(folder)[0]
     chosen = _hardware(config, world)
@@ -59,8 +59,8 @@ def begin(
         world.wait()
         _show_cost(prepared, chosen, as_json=as_json)
         return None
-    initial.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
-    opened = loop.start(folder, prepared, chosen, origin_hash=initial.origin_hash(*origin))
+    starting_weights.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
+    opened = loop.start(folder, prepared, chosen, origin_hash=starting_weights.origin_hash(*origin))
     world.wait()
     return _train(opened, prepared.task, chosen, world)
 
@@ -70,9 +70,9 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
 
     `path` is the run; or, where `last` is damaged, its checkpoint `previous`.
     """
-    from imdb_transformer import run
+    from imdb_transformer.store import run
     from imdb_transformer.training import loop
-    from imdb_transformer.training.preparation import prepare_again
+    from imdb_transformer.training.prepare import prepare_again
 
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
     folder = path.parent.parent if from_previous else path
@@ -94,7 +94,7 @@ def train_seeds(
     config: "Config", base: Path, origin: Origin, num_seeds: int, world: "World"
 ) -> "list[TrainingResult]":
     """A run a seed, in BASE-seed-N; those that an interrupted earlier call began go on."""
-    from imdb_transformer import run
+    from imdb_transformer.store import run
     from imdb_transformer.training import loop
 
     if not base.name:
@@ -107,13 +107,13 @@ def train_seeds(
         is_there = world.gathered((folder / run.INFO).exists())[0]
         if not is_there:
             soft = run.soft_labels_of(run.open_run(taught)) if taught else None
-            result = begin(own, folder, "encoder", origin, world, soft_labels=soft)
+            result = begin(own, folder, "classifier", origin, world, soft_labels=soft)
             assert result is not None
         else:
             opened = run.open_run(folder)
             world.in_turn(partial(_check_same, opened, own, origin))
             done = opened.info.status == "finished"
-            result = loop.result_of(opened) if done else go_on(folder, "encoder", world)
+            result = loop.result_of(opened) if done else go_on(folder, "classifier", world)
         results.append(result)
         taught = folder
     return results
@@ -122,12 +122,13 @@ def train_seeds(
 def _check_same(opened: "Run", config: "Config", origin: Origin) -> None:
     """Raises RunError where a run is not one of this recipe on these reviews."""
     from imdb_transformer.data import corpus
-    from imdb_transformer.training import initial
+    from imdb_transformer.training import starting_weights
 
     known = opened.info.corpus_hash
     differs = {
         "with another config": opened.config != config,
-        "of another --init-from or --teacher": opened.info.origin_hash != initial.origin_hash(*origin),
+        "of another --init-from or --teacher": opened.info.origin_hash
+        != starting_weights.origin_hash(*origin),
         "on other reviews": corpus.ensure(config.data)[0].content_hash != known,
     }
     for how, it_does in differs.items():
@@ -155,7 +156,7 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
-        print(f"{config_file.dump(config)}\n{making.estimate(cost)}")
+        print(f"{config_file.dump(config)}\n{trainings.estimate(cost)}")
 
 
 def _train(
@@ -165,9 +166,9 @@ def _train(
     from tqdm import tqdm
 
     from imdb_transformer.hardware import release_freed_memory
-    from imdb_transformer.locks import locked
+    from imdb_transformer.store.locks import locked
     from imdb_transformer.training import loop
-    from imdb_transformer.training.interruption import stop_request
+    from imdb_transformer.training.stop import stop_request
 
     screen = terminal.beneath(sys.stderr)
     bar: Any  # tqdm is generic in its stub and not at run time
@@ -183,10 +184,10 @@ def _train(
             if not bar.n:  # a resumed run's earlier steps took none of this bar's time
                 bar.initial = bar.n = update.step - 1
             bar.total = update.num_steps
-            bar.set_postfix_str(making.postfix(update), refresh=False)
+            bar.set_postfix_str(trainings.postfix(update), refresh=False)
             bar.update()
             if update.saved and world.is_first:
-                bar.write(making.progress(update), file=screen)
+                bar.write(trainings.progress(update), file=screen)
             if update.step % STEPS_BETWEEN_RELEASES == 0 and hardware.device.type == "cpu":
                 release_freed_memory()
     return loop.result_of(opened)

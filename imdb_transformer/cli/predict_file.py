@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imdb_transformer.cli import answers
-from imdb_transformer.display import terminal
 from imdb_transformer.errors import Interrupted
+from imdb_transformer.report import terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
-    from imdb_transformer.inference.predict import Predictor
+    from imdb_transformer.inference.predictor import Predictor
 
 
 class Table(NamedTuple):
@@ -82,7 +82,7 @@ def _call(paths: list[Path], table: Table, predictor: "Predictor") -> dict[str, 
     """What the predictions of a file depend on."""
     from imdb_transformer import __version__
     from imdb_transformer.data.reviews import CHUNK_CHARACTERS
-    from imdb_transformer.inference.predict import CHUNK, identity_of
+    from imdb_transformer.inference.predictor import CHUNK, identity_of
 
     about = table.input_file.stat()
     return {

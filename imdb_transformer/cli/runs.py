@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.run import INFO, RunInfo
-from imdb_transformer.sealed import read_sealed
+from imdb_transformer.store.run import INFO, RunInfo
+from imdb_transformer.store.sealed import read_sealed
 
 
 def unused_name(name: str, runs: Path = Path("runs")) -> Path:
@@ -27,7 +27,7 @@ def newest_finished(runs: Path = Path("runs")) -> Path:
             info = read_sealed(path, RunInfo)
         except (OSError, ValueError):
             continue  # a broken run is no candidate; naming it with --run says what is wrong
-        if info.status == "finished" and info.kind != "pretrained":  # which knows no classes
+        if info.status == "finished" and info.kind != "encoder":  # which knows no classes
             finished.append((not info.is_linear, info.ended, path.parent))
     if not finished:
         raise RunError(

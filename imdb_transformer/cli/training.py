@@ -9,11 +9,11 @@ import typer
 
 from imdb_transformer.cli import launch
 from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
-from imdb_transformer.display import making
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.report import trainings
 
 if TYPE_CHECKING:
-    from imdb_transformer.run import Kind
+    from imdb_transformer.store.run import Kind
     from imdb_transformer.training.loop import TrainingResult
 
 BaselineKind = Literal["nb", "tfidf"]
@@ -50,7 +50,7 @@ def train(
 ) -> None:
     """Train a classifier; download and tokenize first where that is not done yet."""
     if resume is not None:
-        _go_on(context, resume, "encoder", as_json=as_json)
+        _go_on(context, resume, "classifier", as_json=as_json)
         return
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
@@ -58,7 +58,7 @@ def train(
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     origin = launch.Origin(init_from, tuple(teacher or ()))
     if seeds == 1:
-        _begin(config, overrides, run_dir, "encoder", origin, dry_run=dry_run, as_json=as_json)
+        _begin(config, overrides, run_dir, "classifier", origin, dry_run=dry_run, as_json=as_json)
     else:
         _train_seeds(config, overrides, run_dir, origin, seeds, test=test, as_json=as_json)
 
@@ -75,9 +75,9 @@ def pretrain(
 ) -> None:
     """Train an encoder on the text of training and unlabelled reviews alone, for train --init-from."""
     if resume is not None:
-        _go_on(context, resume, "pretrained", as_json=as_json)
+        _go_on(context, resume, "encoder", as_json=as_json)
     else:
-        _begin(config, overrides, run_dir, "pretrained", launch.Origin(), dry_run=dry_run, as_json=as_json)
+        _begin(config, overrides, run_dir, "encoder", launch.Origin(), dry_run=dry_run, as_json=as_json)
 
 
 def _train_seeds(
@@ -94,7 +94,7 @@ def _train_seeds(
         results = launch.train_seeds(config, base, origin, num_seeds, world)
         if world.is_first:
             summary = summarise(results, test=test)
-            print(summary.model_dump_json() if as_json else making.seeds(summary))
+            print(summary.model_dump_json() if as_json else trainings.seeds(summary))
 
 
 def _begin(
@@ -131,7 +131,7 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _show(result: "TrainingResult", *, as_json: bool) -> None:
-    print(json.dumps(result.model_dump()) if as_json else making.result(result))
+    print(json.dumps(result.model_dump()) if as_json else trainings.result(result))
 
 
 @app.command()
@@ -151,4 +151,4 @@ def baseline(
     folder = run_dir or runs.unused_name(f"baseline-{kind}")
     print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
     made = make_baseline(folder, resolved, kind)
-    print(made.model_dump_json() if as_json else making.baseline(made))
+    print(made.model_dump_json() if as_json else trainings.baseline(made))

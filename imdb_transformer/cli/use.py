@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli.options import JsonOption, app
-from imdb_transformer.display import answering
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.report import results
 
 ExportFormat = Literal["onnx"]
 Precision = Literal["fp32", "int8"]
@@ -36,9 +36,9 @@ def evaluate(
         raise ConfigError("--text-column and --label-column are those of a --source, and none is named.")
     from imdb_transformer import hardware
     from imdb_transformer.distributed import joined
+    from imdb_transformer.evaluation.evaluate import answers, record
     from imdb_transformer.evaluation.linear_runs import linear_baselines
-    from imdb_transformer.evaluation.report import write_report
-    from imdb_transformer.evaluation.split import answers, record
+    from imdb_transformer.report.evaluation_page import write_report
 
     hardware.keep_freed_memory()
     with joined() as world:
@@ -57,7 +57,7 @@ def evaluate(
         beside = {name: own.model_dump() for name, own in baselines.items()}
         print(json.dumps({**found.evaluation.model_dump(), "baselines": beside}))
     else:
-        print(f"{answering.evaluation(found.evaluation, baselines)}\nwritten to {written} and {report}")
+        print(f"{results.evaluation(found.evaluation, baselines)}\nwritten to {written} and {report}")
 
 
 @app.command()
@@ -74,7 +74,7 @@ def compare(
         raise ConfigError("compare takes two runs or more.")
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
-    from imdb_transformer.evaluation.report import write_comparison
+    from imdb_transformer.report.evaluation_page import write_comparison
 
     hardware.keep_freed_memory()
     print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
@@ -82,7 +82,7 @@ def compare(
     if html is not None:  # first: whoever reads stdout may leave
         write_comparison(html, found, answered)
         print(f"written to {html}", file=sys.stderr)
-    print(found.model_dump_json() if as_json else answering.comparison(found))
+    print(found.model_dump_json() if as_json else results.comparison(found))
 
 
 @app.command()

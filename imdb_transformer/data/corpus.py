@@ -22,9 +22,9 @@ from imdb_transformer.data.holdout import hold_out, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, concatenated
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import is_settled, recover_folder, sha256_of, whole_folder
-from imdb_transformer.locks import one_at_a_time
-from imdb_transformer.sealed import read_sealed, write_sealed
+from imdb_transformer.store.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.store.locks import one_at_a_time
+from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 # `content_hash` of the official splits, whatever the row order.
 IMDB_HASHES = {

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import is_settled, recover_folder, sha256_of, whole_folder
-from imdb_transformer.locks import one_at_a_time
-from imdb_transformer.sealed import read_sealed, write_sealed
+from imdb_transformer.store.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.store.locks import one_at_a_time
+from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"

@@ -13,8 +13,8 @@ from imdb_transformer.data.encoded import EncodedSplit, encode_split
 from imdb_transformer.data.reviews import Rows, concatenated
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.files import sha256_of, write_whole
-from imdb_transformer.locks import one_at_a_time
+from imdb_transformer.store.files import sha256_of, write_whole
+from imdb_transformer.store.locks import one_at_a_time
 
 PRETRAINING_SPLITS = ("train", "unsupervised")
 SEAL = "sha256"  # file with the checksum of a tokenizer in the cache

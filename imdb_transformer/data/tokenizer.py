@@ -18,7 +18,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import DataError, RunError
-from imdb_transformer.files import write_whole
+from imdb_transformer.store.files import write_whole
 
 Ids = NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.generic)

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.calibration import calibrate
-from imdb_transformer.evaluation.evaluate import Score, score
-from imdb_transformer.inference.linear import Kind, LinearModel, Ngrams, vectorizer, weighted
+from imdb_transformer.evaluation.figures import Score, score
+from imdb_transformer.inference.linear import LinearModel, Ngrams, vectorizer, weighted
+from imdb_transformer.store import run
+from imdb_transformer.store.run import Weighting
 
 MIN_DOCUMENTS = 2  # a rarer n-gram is left out
 # Inverse strengths of regularisation, chosen on IMDB's validation split.
@@ -27,19 +28,20 @@ class Baseline(BaseModel):
     """A fitted linear model's run, and its figures on validation where there is one."""
 
     run: str
-    kind: Kind
+    weighting: Weighting
     num_ngrams: int
     validation: Score | None
 
 
-def make_baseline(folder: Path, config: Config, kind: Kind) -> Baseline:
-    """Fits a linear model of a kind, `tfidf` or `nb`, on the train split, and writes it as a run."""
+def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baseline:
+    """Fits a linear model with `nb` or `tfidf` weights on the train split, and writes it as a run."""
     run.check_free(folder)
     stored, _ = corpus.ensure(config.data)
     train = tokenized.rows_of(config.data, stored, "train")
-    model = fit(kind, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
+    model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     current = run.create(
-        folder, config, kind=kind, vocabulary=model.ngrams, classes=stored.manifest.classes,
+        folder, config, kind="linear", weighting=weighting, vocabulary=model.ngrams,
+        classes=stored.manifest.classes,
         corpus_hash=stored.content_hash, hardware="CPU",
         fill=lambda new: model.save(new, new.checkpoints / "best"),
     )  # fmt: skip
@@ -48,10 +50,14 @@ def make_baseline(folder: Path, config: Config, kind: Kind) -> Baseline:
         rows = tokenized.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
     calibrate(current).with_status("finished")
-    return Baseline(run=str(folder), kind=kind, num_ngrams=model.ngrams.vocab_size, validation=validation)
+    return Baseline(
+        run=str(folder), weighting=weighting, num_ngrams=model.ngrams.vocab_size, validation=validation
+    )
 
 
-def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes: int) -> LinearModel:
+def fit(
+    weighting: Weighting, texts: list[str], labels: NDArray[np.int64], *, num_classes: int
+) -> LinearModel:
     """A linear model of labelled texts.
 
     `tfidf`: sublinear counts of words and bigrams, normalised. `nb`: presence of words, bigrams and trigrams,
@@ -59,7 +65,7 @@ def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes:
     regression in the place of their support vector machine (Mesnil et al. 2015). Raises DataError where the
     texts share nothing.
     """
-    counter = vectorizer(kind, min_df=MIN_DOCUMENTS)
+    counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
     try:
         counts = counter.fit_transform(texts)
     except ValueError:  # "After pruning, no terms remain"
@@ -69,14 +75,14 @@ def fit(kind: Kind, texts: list[str], labels: NDArray[np.int64], *, num_classes:
         ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
-    if kind == "tfidf":
+    if weighting == "tfidf":
         document_frequency = np.bincount(counts.indices, minlength=len(ngrams))
         scale = np.log((1 + len(texts)) / (1 + document_frequency)) + 1
-        features = weighted(kind, counts, scale)
-        parts = [_regression(features, target, kind) for target in targets]
-        return _model(kind, ngrams, scale, [coefficient for coefficient, _ in parts], parts)
+        features = weighted(weighting, counts, scale)
+        parts = [_regression(features, target, weighting) for target in targets]
+        return _model(weighting, ngrams, scale, [coefficient for coefficient, _ in parts], parts)
     parts = [naive_bayes_weights(counts, target) for target in targets]
-    return _model(kind, ngrams, np.ones(len(ngrams)), [weights for weights, _ in parts], parts)
+    return _model(weighting, ngrams, np.ones(len(ngrams)), [weights for weights, _ in parts], parts)
 
 
 def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
@@ -95,19 +101,21 @@ def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float3
     return ratio
 
 
-def _regression(features: Any, target: NDArray[np.bool_], kind: Kind) -> tuple[NDArray[np.float32], float]:
+def _regression(
+    features: Any, target: NDArray[np.bool_], weighting: Weighting
+) -> tuple[NDArray[np.float32], float]:
     from sklearn.linear_model import LogisticRegression
 
     # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
     fitted = LogisticRegression(
-        C=STRENGTH[kind], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
+        C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
     ).fit(features, target)
     return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
 
 
 def _model(
-    kind: Kind, ngrams: list[str], scale: NDArray[Any], weights: list[NDArray[np.float32]],
+    weighting: Weighting, ngrams: list[str], scale: NDArray[Any], weights: list[NDArray[np.float32]],
     parts: list[tuple[NDArray[np.float32], float]],
 ) -> LinearModel:  # fmt: skip
     intercept = np.array([value for _, value in parts], np.float32)
-    return LinearModel(kind, Ngrams(ngrams), scale.astype(np.float32), np.stack(weights), intercept)
+    return LinearModel(weighting, Ngrams(ngrams), scale.astype(np.float32), np.stack(weights), intercept)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from imdb_transformer import run
 from imdb_transformer.data import corpus, tokenized
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import run
 
 BOUNDS = (-3.0, 3.0)  # of the temperature's logarithm: a factor of 20 either way
 
@@ -34,7 +34,7 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> 
 
 def calibrate(opened: run.Run) -> run.Run:
     """The run with the temperature of its best checkpoint, fitted on validation, where it held that out."""
-    if not opened.config.data.validation or opened.info.kind == "pretrained":
+    if not opened.config.data.validation or opened.info.kind == "encoder":
         return opened
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = tokenized.rows_of(opened.config.data, stored, "validation")

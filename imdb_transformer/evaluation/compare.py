@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from scipy.stats import binomtest
 
-from imdb_transformer import run
 from imdb_transformer.errors import DataError
-from imdb_transformer.evaluation.evaluate import Evaluation
-from imdb_transformer.evaluation.split import Answers, answers
+from imdb_transformer.evaluation.evaluate import Answers, answers
+from imdb_transformer.evaluation.figures import Evaluation
+from imdb_transformer.store import run
 
 NUM_RESAMPLES = 10_000
 
@@ -99,7 +99,7 @@ def pair_of(
 
 def _flat(opened: run.Run) -> dict[str, Any]:
     """What a run is, and each key of its config."""
-    flat: dict[str, Any] = {"kind": opened.info.kind}
+    flat: dict[str, Any] = {"kind": opened.info.weighting or opened.info.kind}
     for section, keys in opened.config.model_dump().items():
         flat |= {f"{section}.{key}": value for key, value in keys.items()}
     return flat

@@ -1,183 +1,165 @@
-"""How good a model is on a split: figures from its log-probabilities, through scikit-learn where it has them.
+"""Evaluation of a run on a split of its corpus, or of another corpus with the same classes."""
 
-Shapes: N reviews, C classes.
-"""
-
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
-from scipy.special import log_softmax
-from scipy.stats import binomtest
 
-NUM_BINS = 15  # of the calibration error
-STRICT = ConfigDict(extra="forbid", frozen=True)
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.distributed import ALONE, World
+from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.evaluation.figures import Evaluation, evaluate
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.store import run
+from imdb_transformer.store.files import write_whole
 
-
-class Score(BaseModel):
-    """What training watches on validation."""
-
-    model_config = STRICT
-
-    accuracy: float
-    loss: float
-
-
-class Calibration(BaseModel):
-    """How far probabilities are from what they claim."""
-
-    model_config = STRICT
-
-    loss: float
-    """mean cross-entropy in nats (log loss)"""
-    brier: float
-    """mean squared distance of the probabilities from the label, summed over classes; 0 to 2"""
-    ece: float
-    """expected calibration error over 15 bins of as many reviews each"""
+LENGTHS = (100, 200, 400)  # words, where slices end
+SPLITS = ("test", "validation", "train")
+LONGEST_NAME = 120  # of a file of figures; file systems take 255 bytes, a temporary name's addition included
+CLEAN = "not in training"
+"""The slice of test without the reviews that stand in train or validation as well"""
 
 
-class Slice(BaseModel):
-    """Some of the reviews."""
+class Answers(NamedTuple):
+    """What runs say of a split."""
 
-    model_config = STRICT
+    evaluation: Evaluation
+    texts: list[str]
+    labels: NDArray[np.int64]  # (N,)
+    log_probabilities: NDArray[np.float64]  # (N, C)
+    raw_log_probabilities: NDArray[np.float64]  # (N, C), before calibration
+    predictor: Predictor
+    corpus: corpus.Corpus
 
-    num_examples: int
-    accuracy: float
-
-
-class Evaluation(BaseModel):
-    """Figures of one split; `imdb-tx eval` writes them into the run."""
-
-    model_config = STRICT
-
-    split: str
-    checkpoint: str
-    num_examples: int
-    loss: float
-    """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    """95% interval of the accuracy (Wilson 1927)"""
-    f1: float
-    """of the second class where there are two, else the mean over classes"""
-    roc_auc: float | None
-    """area under the ROC curve, over more than two classes the mean of one against the rest; none where the
-    split lacks a class"""
-    average_precision: float | None
-    """area under the precision-recall curve, likewise"""
-    raw: Calibration
-    calibrated: Calibration
-    """the same after division by the temperature that was fitted on validation"""
-    encoder_alone: Score | None = None
-    """of the encoder without the n-grams beside it, before calibration; none where a model has no n-grams"""
-    slices: dict[str, Slice]
-    confusion: list[list[int]]
-    """reviews by true class (rows) and predicted class (columns)"""
-    classes: tuple[str, ...]
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """(N,)."""
+        return self.log_probabilities.argmax(1) == self.labels
 
 
-def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
-    """Accuracy and mean cross-entropy of (N, C) logits: sums over examples, divided once."""
-    log_probabilities = log_softmax(logits.astype(np.float64), axis=1)
-    num_correct = int((logits.argmax(1) == labels).sum())
-    loss = -float(log_probabilities[np.arange(len(labels)), labels].sum())
-    return Score(accuracy=num_correct / len(labels), loss=loss / len(labels))
+def evaluate_split(paths: Sequence[Path], split: str, **given: str | None) -> tuple[Evaluation, Path]:
+    """Figures of runs or checkpoints, together, on a split; and the JSON file that they were written to.
 
-
-def evaluate(
-    logits: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    *,
-    raw_logits: NDArray[np.floating] | None = None,
-    encoder_logits: NDArray[np.floating] | None = None,
-    slices: Mapping[str, NDArray[np.bool_]] | None = None,
-    split: str,
-    checkpoint: str,
-    classes: tuple[str, ...],
-) -> Evaluation:
-    """All figures of (N, C) logits against labels.
-
-    `raw_logits` are those before calibration, if there was one; `encoder_logits` those of the encoder without
-    the n-grams beside it; `slices` mark reviews, by name.
+    `given`: see `answers`. Several answer with the mean of their probabilities; the file lies in the first
+    one's run.
     """
-    # Imported here: training needs `score` only, and scikit-learn takes a second to load.
-    from sklearn.metrics import confusion_matrix, f1_score
-
-    predicted = logits.argmax(1)
-    correct = predicted == labels
-    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
-    interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
-    every = list(range(len(classes)))
-    area, precision = _areas(probabilities, labels)
-    average = "binary" if len(classes) == 2 else "macro"
-    calibrated = _calibration(logits, labels)
-    return Evaluation(
-        split=split,
-        checkpoint=checkpoint,
-        num_examples=len(labels),
-        loss=calibrated.loss,
-        accuracy=float(correct.mean()),
-        accuracy_low=float(interval.low),
-        accuracy_high=float(interval.high),
-        f1=float(f1_score(labels, predicted, labels=every, average=average, zero_division=0)),
-        roc_auc=area,
-        average_precision=precision,
-        raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
-        calibrated=calibrated,
-        encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
-        slices={
-            name: Slice(num_examples=int(chosen.sum()), accuracy=float(correct[chosen].mean()))
-            for name, chosen in (slices or {}).items()
-            if chosen.any()
-        },
-        confusion=confusion_matrix(labels, predicted, labels=every).tolist(),
-        classes=classes,
-    )
+    found = answers(paths, split, world=ALONE, **given)
+    return found.evaluation, record(paths, found, named=given.get("source") is not None)
 
 
-def _areas(
-    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
-) -> tuple[float | None, float | None]:
-    """Areas under the ROC and the precision-recall curve, or None where the split lacks a class."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
+def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
+    """Writes figures into the run of the first path; `named`: of another corpus than the run's."""
+    (opened, folder), *others = map(run.locate, paths)
+    names = [f"{folder.name}-{found.evaluation.split}", *([found.corpus.folder.name] if named else [])]
+    together = [
+        other.folder.name if at.name == "best" else f"{other.folder.name}-{at.name}" for other, at in others
+    ]
+    name = "-with-".join(["-".join(names), *together])
+    which = hashlib.sha256("\n".join(str(at.resolve()) for _, at in others).encode()).hexdigest()[:8]
+    if len(name) > LONGEST_NAME:
+        name = f"{'-'.join(names)}-with-{len(others)}-others-{which}"
+    elif any(other.folder.resolve().parent != opened.folder.resolve().parent for other, _ in others):
+        name = f"{name}-{which}"  # runs of other folders may have the same names
+    written = figures_file(opened.folder, name)
+    written.parent.mkdir(exist_ok=True)
+    write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
+    return written
 
-    num_classes = probabilities.shape[1]
-    if len(set(labels.tolist())) < num_classes:
-        return None, None
-    every = list(range(num_classes))
-    scores, truth = probabilities, labels[:, None] == np.array(every)
-    if num_classes == 2:
-        scores, truth = probabilities[:, 1], labels
-    area = roc_auc_score(labels, scores, multi_class="ovr", labels=every)
-    return float(area), float(average_precision_score(truth, scores))
+
+def figures_file(folder: Path, name: str) -> Path:
+    """Where a run keeps figures: of a checkpoint and split, `best-test`."""
+    return folder / "evaluation" / f"{name}.json"
 
 
-def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Mean distance of confidence and accuracy, over 15 bins of as many reviews each.
+def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given: str | None) -> Answers:
+    """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError.
 
-    (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
-    Nguyen and O'Connor 2015, section 2.2).
+    `given` (data_dir, source, text_column, label_column): in the place of the first run's own, unless None.
+    The processes of `world` share the work; each gets all of it.
     """
-    bins = confidence_bins(probabilities, labels)
-    return sum(size * abs(confidence - accuracy) for confidence, accuracy, size in bins) / len(labels)
+    if split not in SPLITS:
+        raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
+    located = [run.locate(path) for path in paths]
+    opened = located[0][0]
+    config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
+    is_named = given.get("source") is not None
+    for other, _ in located:
+        if split == "validation" and not is_named and not other.config.data.validation:
+            raise ConfigError(f"{other.folder} was trained on the validation split too; choose another.")
+    predictor = Predictor.load(*paths, world=world)
+    known = "" if is_named else opened.info.corpus_hash
+    stored, _ = world.in_turn(lambda: corpus.ensure(config, needs=[split], known=known))
+    for other, _ in located:
+        _check_corpus(other, stored, config, named=is_named)
+    rows = tokenized.rows_of(config, stored, split)
+    labels = np.array(rows.labels)
+    logits = predictor.logits(rows.texts)
+    names = [
+        f"{f'{other.folder.name}/' if len(located) > 1 else ''}{at.name} (step {model.step})"
+        for (other, at), model in zip(located, predictor.models, strict=True)
+    ]
+    calibrated = predictor.log_probabilities(logits)
+    raw = predictor.uncalibrated().log_probabilities(logits)
+    found = evaluate(
+        calibrated, labels, raw_logits=raw, encoder_logits=_encoder_logits(predictor, rows.texts),
+        slices=_slices(rows.texts, predictor) | ({} if is_named else _clean(rows.texts, split, stored)),
+        split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
+    )  # fmt: skip
+    return Answers(found, rows.texts, labels, calibrated, raw, predictor, stored)
 
 
-def confidence_bins(
-    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
-) -> list[tuple[float, float, int]]:
-    """(mean confidence, accuracy, number of reviews) of 15 bins, least confident first."""
-    confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
-    bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
-    return [(float(confidence[rows].mean()), float(correct[rows].mean()), len(rows)) for rows in bins]
+def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float64] | None:
+    """(N, C) log-probabilities without the n-grams beside the encoders; None where no model has n-grams."""
+    models = [
+        model.without_ngrams() if isinstance(model, EncoderModel) else model for model in predictor.models
+    ]
+    if all(alone is model for alone, model in zip(models, predictor.models, strict=True)):
+        return None
+    alone = Predictor(models, predictor.classes, [1.0] * len(models))
+    return alone.log_probabilities(alone.logits(texts))
 
 
-def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:
-    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
-    truth = labels[:, None] == np.arange(logits.shape[1])
-    return Calibration(
-        loss=score(logits, labels).loss,
-        brier=float(((probabilities - truth) ** 2).sum(1).mean()),
-        ece=expected_calibration_error(probabilities, labels),
-    )
+def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews are of which length, and which were cut."""
+    num_words = np.array([len(text.split()) for text in texts])
+    slices, low = {}, 0
+    for high in LENGTHS:
+        slices[f"up to {high} words" if not low else f"{low + 1} to {high} words"] = (num_words > low) & (
+            num_words <= high
+        )
+        low = high
+    slices[f"over {low} words"] = num_words > low
+    encoders = [model for model in predictor.models if isinstance(model, EncoderModel)]
+    if encoders:
+        limit = encoders[0].limit
+        cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode_whole(texts)])
+        slices |= {"cut": cut, "not cut": ~cut}
+    return slices
+
+
+def _clean(texts: list[str], split: str, stored: corpus.Corpus) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews of test do not stand in train or validation as well."""
+    if split != "test":
+        return {}
+    learnt = {text for name in ("train", "validation") if name in stored.manifest.splits
+              for text in corpus.read_split(stored, name).texts}  # fmt: skip
+    return {CLEAN: np.array([text not in learnt for text in texts])}
+
+
+def _check_corpus(opened: run.Run, stored: corpus.Corpus, config: DataConfig, *, named: bool) -> None:
+    """Raises DataError where a run's own test split is not this corpus's, or its classes are others."""
+    if not named and stored.content_hash != opened.info.corpus_hash:
+        raise DataError(
+            f"{config.source} differs from the reviews that {opened.folder} was trained on: its test split "
+            "may hold some of them. To measure on it all the same, name it with --source."
+        )
+    if stored.manifest.classes != opened.info.classes:
+        raise DataError(
+            f"The classes of {config.source} are {', '.join(stored.manifest.classes)}; "
+            f"those of {opened.folder} are {', '.join(opened.info.classes)}."
+        )

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from imdb_transformer import run
 from imdb_transformer.errors import DataError, RunError
-from imdb_transformer.evaluation.evaluate import Evaluation
-from imdb_transformer.evaluation.split import evaluate_split, figures_file
+from imdb_transformer.evaluation.evaluate import evaluate_split, figures_file
+from imdb_transformer.evaluation.figures import Evaluation
+from imdb_transformer.store import run
 
 
 def linear_baselines(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from imdb_transformer import run
 from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.files import write_whole
-from imdb_transformer.inference.encoder import EncoderModel
 from imdb_transformer.inference.exported import INPUT, OUTPUT, SUFFIX, TextToIds, metadata
+from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.store import run
+from imdb_transformer.store.files import write_whole
 
 Precision = Literal["fp32", "int8"]
 OPSET = 20

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imdb_transformer import checkpoint, run
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import write_whole
-
-Kind = Literal["tfidf", "nb"]
+from imdb_transformer.store import checkpoint, run
+from imdb_transformer.store.files import write_whole
+from imdb_transformer.store.run import Weighting
 
 FILE_NAME = "ngrams.txt"
 ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
@@ -61,7 +60,7 @@ class Ngrams(NamedTuple):
 class LinearModel:
     """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each."""
 
-    kind: Kind
+    weighting: Weighting
     ngrams: Ngrams
     scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
     weights: NDArray[np.float32]  # (C or 1, F)
@@ -72,7 +71,7 @@ class LinearModel:
     @classmethod
     def load(cls, source: run.Run, folder: Path) -> Self:
         """From a run and its checkpoint's folder. Raises RunError where they do not fit or are damaged."""
-        assert source.info.kind in ("tfidf", "nb")  # which tells mypy, too
+        assert source.info.weighting is not None  # it is a linear run
         ngrams = Ngrams.load(source.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
         tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
@@ -82,7 +81,7 @@ class LinearModel:
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise RunError(f"{folder} is of another model than {source.folder}.")
         scale, weights, intercept = (tensors[name].numpy() for name in ("scale", "weights", "intercept"))
-        return cls(source.info.kind, ngrams, scale, weights, intercept)
+        return cls(source.info.weighting, ngrams, scale, weights, intercept)
 
     def save(self, source: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""
@@ -94,32 +93,32 @@ class LinearModel:
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
-        features = weighted(self.kind, self._counter.transform(texts), self.scale)
+        features = weighted(self.weighting, self._counter.transform(texts), self.scale)
         scores = np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
 
     @cached_property
     def _counter(self) -> Any:
-        return vectorizer(self.kind, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
+        return vectorizer(self.weighting, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
 
     def num_windows(self, texts: Sequence[str]) -> list[int]:
         """In how many parts each text is read: a linear model reads all of it at once."""
         return [1] * len(texts)
 
 
-def vectorizer(kind: Kind, **options: Any) -> Any:
-    """Scikit-learn's counter of the n-grams of a kind."""
+def vectorizer(weighting: Weighting, **options: Any) -> Any:
+    """Scikit-learn's counter of the n-grams."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     return CountVectorizer(
-        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[kind], binary=kind == "nb",
+        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[weighting], binary=weighting == "nb",
         dtype=np.float32, **options,
     )  # fmt: skip
 
 
-def weighted(kind: Kind, counts: Any, scale: NDArray[np.float32]) -> Any:
-    """(N, F) counts, sparse, as the features of a kind."""
-    if kind == "nb":
+def weighted(weighting: Weighting, counts: Any, scale: NDArray[np.float32]) -> Any:
+    """(N, F) counts, sparse, weighted."""
+    if weighting == "nb":
         return counts
     from sklearn.preprocessing import normalize
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow import feather
 
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.files import whole_file, write_whole
 from imdb_transformer.inference.tables import write_tables
-from imdb_transformer.locks import locked
+from imdb_transformer.store.files import whole_file, write_whole
+from imdb_transformer.store.locks import locked
 
 CALL = "call.json"
 

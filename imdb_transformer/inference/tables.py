@@ -13,8 +13,8 @@ from pyarrow import compute, csv, parquet
 from imdb_transformer.data.reviews import in_chunks, lines_of
 from imdb_transformer.data.tables import TABLE_SUFFIXES, check_lengths, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.files import whole_file
-from imdb_transformer.inference.predict import CHUNK, Prediction
+from imdb_transformer.inference.predictor import CHUNK, Prediction
+from imdb_transformer.store.files import whole_file
 
 ADDED = {"predicted_label": pa.string(), "probability": pa.float64(), "windows": pa.int64()}
 

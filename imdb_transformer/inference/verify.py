@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.encoder import tokenizer_of
 from imdb_transformer.inference.linear import Ngrams
+from imdb_transformer.inference.transformer import tokenizer_of
+from imdb_transformer.store import checkpoint, metrics, run
 
 
 class Verdict(NamedTuple):

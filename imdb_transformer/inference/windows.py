@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from imdb_transformer.data.batches import EncodedReview, by_length
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import make_batch
+from imdb_transformer.inference.logits import make_batch
 from imdb_transformer.model.classifier import Classifier
 
 OVERLAP = 4  # windows share a quarter with the next: what stands at an edge of one is inside another

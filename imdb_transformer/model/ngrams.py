@@ -2,7 +2,7 @@
 
 Each run of one, two or three ids that a review holds adds its weight to the logits, once, however often
 it occurs. Weights are kept by hash (fastText: Joulin et al. 2017, section 2.2), so that their number is
-fixed. They are not learnt by gradient but fitted before training starts (`training/initial.py`).
+fixed. They are not learnt by gradient but fitted before training starts (`training/starting_weights.py`).
 
 Shapes: B batch, L length, G = 3L n-grams, C classes.
 """

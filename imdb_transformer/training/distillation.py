@@ -18,7 +18,7 @@ from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import DataError
-from imdb_transformer.inference.predict import CHUNK, Predictor
+from imdb_transformer.inference.predictor import CHUNK, Predictor
 
 
 def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDArray[np.float32]:

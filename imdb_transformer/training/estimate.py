@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.config import Config
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import Batch, length_multiple
+from imdb_transformer.inference.logits import Batch, length_multiple
 from imdb_transformer.training.optimizers import num_moments
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.task import Task

@@ -17,17 +17,14 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.calibration import calibrate
-from imdb_transformer.evaluation.evaluate import Score
+from imdb_transformer.evaluation.figures import Score
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.run import Kind
-from imdb_transformer.training.interruption import StopRequest
-from imdb_transformer.training.plan import gather, make_plan
-from imdb_transformer.training.preparation import Prepared
-from imdb_transformer.training.saving import (
+from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store.run import Kind
+from imdb_transformer.training.checkpoints import (
     Counters,
     Keeper,
     check_space,
@@ -39,8 +36,11 @@ from imdb_transformer.training.saving import (
     save_last,
     settle_on_previous,
 )
+from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner, StepResult, all_finite, make_learner, train_step
+from imdb_transformer.training.stop import StopRequest
 from imdb_transformer.training.task import Task
 
 

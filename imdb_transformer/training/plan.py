@@ -12,7 +12,7 @@ from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.forward import Batch, length_multiple, make_batch
+from imdb_transformer.inference.logits import Batch, length_multiple, make_batch
 
 Indices = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.model.pretraining import PretrainingModel
+from imdb_transformer.model.masked import PretrainingModel
 from imdb_transformer.training.task import Task, self_supervision
 
 

@@ -6,8 +6,8 @@ from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
-from imdb_transformer import run
-from imdb_transformer.evaluation.split import CLEAN, evaluate_split
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
+from imdb_transformer.store import run
 from imdb_transformer.training.loop import TrainingResult
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.inference.forward import Batch
+from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.inference.logits import Batch
 
 
 class BatchLoss(NamedTuple):

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imdb_transformer import checkpoint, hardware, run
+from imdb_transformer import hardware
 from imdb_transformer.data.batches import ANSWER_TOKENS
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.forward import length_multiple, logits_of
+from imdb_transformer.inference.logits import length_multiple, logits_of
 from imdb_transformer.inference.windows import logits_by_windows, windows_of
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.store import checkpoint, run
 
 
 def tokenizer_of(source: run.Run) -> Tokenizer:
@@ -39,7 +40,7 @@ class EncoderModel:
         The processes of `world` share the work, and each gets all answers. Raises RunError where run and
         checkpoint do not fit.
         """
-        if source.info.kind == "pretrained":
+        if source.info.kind == "encoder":
             raise RunError(
                 f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"

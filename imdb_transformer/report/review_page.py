@@ -4,12 +4,12 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.evaluation.page import write_page
+from imdb_transformer.report.page import write_page
 
 if TYPE_CHECKING:
-    from imdb_transformer.inference.attended import Attention
-    from imdb_transformer.inference.explain import Explanation
-    from imdb_transformer.inference.predict import Prediction
+    from imdb_transformer.inference.attention import Attention
+    from imdb_transformer.inference.explanation import Explanation
+    from imdb_transformer.inference.predictor import Prediction
 
 BLUE = "59 125 216"
 FAINTEST = 0.05
@@ -28,7 +28,7 @@ def write_views(path: Path, sections: list[str]) -> None:
 
 def section(prediction: "Prediction", why: "Explanation | None", looked: "Attention | None") -> str:
     """One review: its words marked by what they decided, and what each looked at."""
-    from imdb_transformer.inference.marking import marked_words
+    from imdb_transformer.report.marking import marked_words
 
     parts = [f"<h2>{html.escape(f'{prediction.label} ({prediction.probability:.4f})')}</h2>"]
     if why is None:

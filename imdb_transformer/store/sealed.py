@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from imdb_transformer.files import write_whole
+from imdb_transformer.store.files import write_whole
 
 SEAL = "sha256"
 

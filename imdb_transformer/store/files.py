@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from imdb_transformer.locks import take
+from imdb_transformer.store.locks import take
 
 WEEK_SECONDS = 7 * 24 * 3600
 

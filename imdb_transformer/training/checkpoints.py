@@ -9,11 +9,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from imdb_transformer import checkpoint, metrics, run
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
-from imdb_transformer.evaluation.evaluate import Score
-from imdb_transformer.files import recover_folder
+from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store.files import recover_folder
 from imdb_transformer.training.step import Learner, load_state, training_state
 
 STEPS_BETWEEN_WRITES = 20  # of metrics

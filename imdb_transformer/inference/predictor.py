@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer import run
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import sha256_of
 from imdb_transformer.inference.exported import SUFFIX, ExportedModel
+from imdb_transformer.store import run
+from imdb_transformer.store.files import sha256_of
 
 if TYPE_CHECKING:
     from imdb_transformer.distributed import World
@@ -140,7 +140,7 @@ def identity_of(path: Path) -> str:
     """A name and a hash that differ for whatever may answer differently. Raises RunError."""
     if path.suffix == SUFFIX and path.is_file():
         return f"{path.name} {sha256_of(path)}"
-    from imdb_transformer.checkpoint import META  # with torch
+    from imdb_transformer.store.checkpoint import META  # with torch
 
     source, folder = run.locate(path)
     return f"{path.name} {sha256_of(folder / META)} {source.info.temperature}"
@@ -160,8 +160,8 @@ def _load(path: Path, device: str, windows: bool, world: "World | None") -> _Loa
         return _Loaded(exported, exported.classes, 1.0)
     # Imported here, with torch, which an exported model does not need.
     from imdb_transformer.distributed import ALONE
-    from imdb_transformer.inference.encoder import EncoderModel
     from imdb_transformer.inference.linear import LinearModel
+    from imdb_transformer.inference.transformer import EncoderModel
 
     source, folder = run.locate(path)
     model: Model

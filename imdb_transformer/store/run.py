@@ -25,10 +25,10 @@ from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
-from imdb_transformer.environment import describe
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.files import current_folder, new_folder, sha256_of
-from imdb_transformer.sealed import read_sealed, write_sealed
+from imdb_transformer.store.environment import describe
+from imdb_transformer.store.files import current_folder, new_folder, sha256_of
+from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
@@ -38,11 +38,11 @@ CheckpointName = Literal["best", "last", "previous"]
 LAST: Final = "last"
 PREVIOUS: Final = "previous"
 
-# A trained classifier, an encoder pretrained on text alone, or a linear baseline.
-Kind = Literal["encoder", "pretrained", "tfidf", "nb"]
+# An encoder pretrained on text alone, a classifier on top of an encoder, or a linear baseline.
+Kind = Literal["encoder", "classifier", "linear"]
+Weighting = Literal["nb", "tfidf"]
 
-
-COMMANDS: dict[Kind, str] = {"encoder": "train", "pretrained": "pretrain"}  # those that --resume
+COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those that --resume
 
 
 class RunInfo(BaseModel):
@@ -50,7 +50,9 @@ class RunInfo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Kind = "encoder"
+    kind: Kind = "classifier"
+    weighting: Weighting | None = None
+    """of a linear model's n-grams"""
     status: Status
     started: str
     ended: str = ""
@@ -68,7 +70,7 @@ class RunInfo(BaseModel):
     @property
     def is_linear(self) -> bool:
         """Whether it is a linear model over n-grams of words, not an encoder."""
-        return self.kind in ("tfidf", "nb")
+        return self.kind == "linear"
 
 
 class Vocabulary(Protocol):
@@ -137,7 +139,8 @@ def create(
     folder: Path,
     config: Config,
     *,
-    kind: Kind = "encoder",
+    kind: Kind = "classifier",
+    weighting: Weighting | None = None,
     vocabulary: Vocabulary,
     classes: tuple[str, ...],
     corpus_hash: str,
@@ -153,6 +156,7 @@ def create(
     check_free(folder)
     info = RunInfo(
         kind=kind,
+        weighting=weighting,
         status="running",
         started=_now(),
         classes=classes,

@@ -2,7 +2,7 @@
 
 import html
 
-from imdb_transformer.inference.explain import Explanation
+from imdb_transformer.inference.explanation import Explanation
 
 FOR, AGAINST = "0 160 60", "220 40 40"  # green and red
 FAINTEST = 0.05

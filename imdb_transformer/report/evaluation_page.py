@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from imdb_transformer import config_file, metrics, run
-from imdb_transformer.evaluation import plots
+from imdb_transformer import config_file
 from imdb_transformer.evaluation.compare import Comparison
-from imdb_transformer.evaluation.evaluate import Evaluation
-from imdb_transformer.evaluation.page import figures_of, table_of, write_page
-from imdb_transformer.evaluation.split import Answers
-from imdb_transformer.evaluation.wording import figures
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.explain import explain
-from imdb_transformer.inference.marking import marked_words
+from imdb_transformer.evaluation.evaluate import Answers
+from imdb_transformer.evaluation.figures import Evaluation
+from imdb_transformer.inference.explanation import explain
+from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.report import figures
+from imdb_transformer.report.marking import marked_words
+from imdb_transformer.report.page import figures_of, table_of, write_page
+from imdb_transformer.report.words import figures as figure_rows
+from imdb_transformer.store import metrics, run
 
 NUM_ERRORS = 20
 
@@ -48,10 +49,12 @@ def write_comparison(path: Path, compared: Comparison, found: Sequence[Answers])
     answered = {name: np.exp(own.log_probabilities) for name, own in zip(compared.runs, found, strict=True)}
     labels, evaluations = found[0].labels, dict(zip(compared.runs, compared.evaluations, strict=True))
     drawn = [
-        plots.losses(logged),
-        plots.validations(logged),
-        plots.roc(answered, labels, evaluations[compared.runs[0]].classes),
-        plots.reliability(answered, labels, {name: own.calibrated.ece for name, own in evaluations.items()}),
+        figures.losses(logged),
+        figures.validations(logged),
+        figures.roc(answered, labels, evaluations[compared.runs[0]].classes),
+        figures.reliability(
+            answered, labels, {name: own.calibrated.ece for name, own in evaluations.items()}
+        ),
     ]
     differences = {key: list(map(str, values)) for key, values in compared.differences.items()}
     pairs = {
@@ -76,21 +79,21 @@ def _figures(name: str, found: Evaluation, baselines: Mapping[str, Evaluation]) 
 
 
 def _figures_by_name(found: Mapping[str, Evaluation]) -> dict[str, list[str]]:
-    columns = [dict(figures(evaluation)) for evaluation in found.values()]
+    columns = [dict(figure_rows(evaluation)) for evaluation in found.values()]
     names = dict.fromkeys(name for column in columns for name in column)
     return {name: [column.get(name, "-") for column in columns] for name in names}
 
 
-def _plots(opened: run.Run, found: Answers) -> list[plots.Plot | None]:
+def _plots(opened: run.Run, found: Answers) -> list[figures.Plot | None]:
     raw, calibrated = np.exp(found.raw_log_probabilities), np.exp(found.log_probabilities)
     evaluation = found.evaluation
     errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
     return [
-        plots.learning_curves(metrics.read(opened.folder)),
-        plots.roc({opened.folder.name: calibrated}, found.labels, evaluation.classes),
-        plots.reliability(dict(zip(errors, (raw, calibrated), strict=True)), found.labels, errors),
-        plots.confusion(evaluation),
-        plots.slices(evaluation),
+        figures.learning_curves(metrics.read(opened.folder)),
+        figures.roc({opened.folder.name: calibrated}, found.labels, evaluation.classes),
+        figures.reliability(dict(zip(errors, (raw, calibrated), strict=True)), found.labels, errors),
+        figures.confusion(evaluation),
+        figures.slices(evaluation),
     ]
 
 

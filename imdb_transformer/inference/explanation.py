@@ -20,8 +20,8 @@ from torch import Tensor
 
 from imdb_transformer.data.tokenizer import CLS_ID
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.ngrams import buckets_by_order

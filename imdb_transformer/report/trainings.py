@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from imdb_transformer.display.table import duration, percent, table
+from imdb_transformer.report.table import duration, percent, table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.tokenized import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
-    from imdb_transformer.evaluation.evaluate import Score
+    from imdb_transformer.evaluation.figures import Score
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import TrainingResult, Update
     from imdb_transformer.training.seeds import SeedsSummary
@@ -102,7 +102,7 @@ def progress(update: "Update") -> str:
 def result(ended: "TrainingResult") -> str:
     """The last lines of a training: where it is, how good it is, and what to type next."""
     cost = f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
-    if ended.kind == "pretrained":
+    if ended.kind == "encoder":
         command = f"imdb-tx train --config finetune.toml --init-from {ended.run}"
         return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
     return (
@@ -139,7 +139,7 @@ def seeds(found: "SeedsSummary") -> str:
 def baseline(made: "Baseline") -> str:
     """What `imdb-tx baseline` fitted, and what to type next."""
     return (
-        f"{made.run}: {made.kind}, {made.num_ngrams:,} n-grams; {_figures(made.validation)}\n"
+        f"{made.run}: {made.weighting}, {made.num_ngrams:,} n-grams; {_figures(made.validation)}\n"
         f"next: imdb-tx eval {made.run}"
     )
 

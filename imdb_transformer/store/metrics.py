@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imdb_transformer.files import naming, write_whole
+from imdb_transformer.store.files import naming, write_whole
 
 FILE_NAME = "metrics.jsonl"
 

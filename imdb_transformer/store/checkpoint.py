@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.files import sha256_of, whole_folder
-from imdb_transformer.sealed import read_sealed, write_sealed
+from imdb_transformer.store.files import sha256_of, whole_folder
+from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 

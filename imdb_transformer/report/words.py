@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # heavy; at run time only its result comes here
-    from imdb_transformer.evaluation.evaluate import Evaluation
+    from imdb_transformer.evaluation.figures import Evaluation
 
 
 def figures(found: "Evaluation") -> list[tuple[str, str]]:

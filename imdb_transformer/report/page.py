@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.files import write_whole
+from imdb_transformer.store.files import write_whole
 
 if TYPE_CHECKING:  # heavy
-    from imdb_transformer.evaluation.plots import Plot
+    from imdb_transformer.report.figures import Plot
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

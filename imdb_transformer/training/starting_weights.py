@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
-from imdb_transformer import checkpoint, run
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import ANSWER_TOKENS, length_batches, pad
 from imdb_transformer.data.corpus import Corpus
@@ -20,9 +19,10 @@ from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.baseline import naive_bayes_weights
-from imdb_transformer.inference.encoder import tokenizer_of
-from imdb_transformer.inference.forward import length_multiple
+from imdb_transformer.inference.logits import length_multiple
+from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.ngrams import NONE, hashed
+from imdb_transformer.store import checkpoint, run
 
 # Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
 FREE = {
@@ -38,7 +38,7 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     been encoded yet, and no teacher asked.
     """
     source, _ = run.locate(path)
-    if source.info.kind not in ("encoder", "pretrained"):
+    if source.info.is_linear:
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(source)  # says whether it is damaged
     _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer import run
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.data.encoded import EncodedSplit
@@ -15,8 +14,9 @@ from imdb_transformer.data.tokenized import PRETRAINING_SPLITS, TokenizedCorpus
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.encoder import tokenizer_of
-from imdb_transformer.training import classification, distillation, initial, pretrain
+from imdb_transformer.inference.transformer import tokenizer_of
+from imdb_transformer.store import run
+from imdb_transformer.training import classification, distillation, pretrain, starting_weights
 from imdb_transformer.training.task import Task
 
 SoftLabels = NDArray[np.float32] | None
@@ -44,18 +44,18 @@ def prepare(
     """
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
-        initial.check_finished(path)
-    tokenizer = initial.tokenizer_of_origin(init_from, config) if init_from else None
+        starting_weights.check_finished(path)
+    tokenizer = starting_weights.tokenizer_of_origin(init_from, config) if init_from else None
     data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
     for path in origins:
-        initial.check_saw_nothing_held_out(path, config, data.corpus)
+        starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
     soft = soft_labels
     if teachers and soft is None:
         soft = distillation.soft_labels(teachers, config, data.corpus)
     classes = data.corpus.manifest.classes
     task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
     if init_from:
-        initial.load_encoder(task.model, init_from)
+        starting_weights.load_encoder(task.model, init_from)
     return Prepared(config, kind, data, soft, task)
 
 
@@ -74,7 +74,7 @@ def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) ->
 
 
 def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
-    if kind == "pretrained":
+    if kind == "encoder":
         return PRETRAINING_SPLITS
     return (*tokenized.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
 
@@ -83,7 +83,7 @@ def _task(
     config: Config, kind: run.Kind, splits: dict[str, EncodedSplit], soft: SoftLabels, hardware: Hardware,
     vocab_size: int, num_classes: int, world: World = ALONE,
 ) -> Task:  # fmt: skip
-    if kind == "pretrained":
+    if kind == "encoder":
         return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
     if soft is not None:
         learnt = distillation.with_soft_labels(splits["train"], splits["unsupervised"], soft)

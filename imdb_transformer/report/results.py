@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imdb_transformer.display.table import one_line, table
-from imdb_transformer.display.terminal import visible
-from imdb_transformer.evaluation.wording import figures, or_undefined
+from imdb_transformer.report.table import one_line, table
+from imdb_transformer.report.terminal import visible
+from imdb_transformer.report.words import figures, or_undefined
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.evaluation.compare import Comparison
-    from imdb_transformer.evaluation.evaluate import Evaluation
-    from imdb_transformer.inference.attended import Attention
-    from imdb_transformer.inference.explain import Explanation, WordShare
-    from imdb_transformer.inference.predict import Prediction
+    from imdb_transformer.evaluation.figures import Evaluation
+    from imdb_transformer.inference.attention import Attention
+    from imdb_transformer.inference.explanation import Explanation, WordShare
+    from imdb_transformer.inference.predictor import Prediction
 
 NUM_DECIDING = 5
 MAP_WIDTH, NAME_WIDTH = 30, 12  # words of a heat map, characters of a word

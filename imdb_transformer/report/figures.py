@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from imdb_transformer.evaluation.evaluate import Evaluation, confidence_bins
+from imdb_transformer.evaluation.figures import Evaluation, confidence_bins
 
 LEGEND_WIDTH = 40  # characters
 SIZE = (5.0, 3.4)  # inches; the page scales them

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.encoder import EncoderModel
-from imdb_transformer.inference.predict import Predictor
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.inference.words import words_of
 
 

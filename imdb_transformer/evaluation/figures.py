@@ -1,0 +1,183 @@
+"""How good a model is on a split: figures from its log-probabilities, through scikit-learn where it has them.
+
+Shapes: N reviews, C classes.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from scipy.special import log_softmax
+from scipy.stats import binomtest
+
+NUM_BINS = 15  # of the calibration error
+STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+class Score(BaseModel):
+    """What training watches on validation."""
+
+    model_config = STRICT
+
+    accuracy: float
+    loss: float
+
+
+class Calibration(BaseModel):
+    """How far probabilities are from what they claim."""
+
+    model_config = STRICT
+
+    loss: float
+    """mean cross-entropy in nats (log loss)"""
+    brier: float
+    """mean squared distance of the probabilities from the label, summed over classes; 0 to 2"""
+    ece: float
+    """expected calibration error over 15 bins of as many reviews each"""
+
+
+class Slice(BaseModel):
+    """Some of the reviews."""
+
+    model_config = STRICT
+
+    num_examples: int
+    accuracy: float
+
+
+class Evaluation(BaseModel):
+    """Figures of one split; `imdb-tx eval` writes them into the run."""
+
+    model_config = STRICT
+
+    split: str
+    checkpoint: str
+    num_examples: int
+    loss: float
+    """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    """95% interval of the accuracy (Wilson 1927)"""
+    f1: float
+    """of the second class where there are two, else the mean over classes"""
+    roc_auc: float | None
+    """area under the ROC curve, over more than two classes the mean of one against the rest; none where the
+    split lacks a class"""
+    average_precision: float | None
+    """area under the precision-recall curve, likewise"""
+    raw: Calibration
+    calibrated: Calibration
+    """the same after division by the temperature that was fitted on validation"""
+    encoder_alone: Score | None = None
+    """of the encoder without the n-grams beside it, before calibration; none where a model has no n-grams"""
+    slices: dict[str, Slice]
+    confusion: list[list[int]]
+    """reviews by true class (rows) and predicted class (columns)"""
+    classes: tuple[str, ...]
+
+
+def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
+    """Accuracy and mean cross-entropy of (N, C) logits: sums over examples, divided once."""
+    log_probabilities = log_softmax(logits.astype(np.float64), axis=1)
+    num_correct = int((logits.argmax(1) == labels).sum())
+    loss = -float(log_probabilities[np.arange(len(labels)), labels].sum())
+    return Score(accuracy=num_correct / len(labels), loss=loss / len(labels))
+
+
+def evaluate(
+    logits: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    *,
+    raw_logits: NDArray[np.floating] | None = None,
+    encoder_logits: NDArray[np.floating] | None = None,
+    slices: Mapping[str, NDArray[np.bool_]] | None = None,
+    split: str,
+    checkpoint: str,
+    classes: tuple[str, ...],
+) -> Evaluation:
+    """All figures of (N, C) logits against labels.
+
+    `raw_logits` are those before calibration, if there was one; `encoder_logits` those of the encoder without
+    the n-grams beside it; `slices` mark reviews, by name.
+    """
+    # Imported here: training needs `score` only, and scikit-learn takes a second to load.
+    from sklearn.metrics import confusion_matrix, f1_score
+
+    predicted = logits.argmax(1)
+    correct = predicted == labels
+    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
+    interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
+    every = list(range(len(classes)))
+    area, precision = _areas(probabilities, labels)
+    average = "binary" if len(classes) == 2 else "macro"
+    calibrated = _calibration(logits, labels)
+    return Evaluation(
+        split=split,
+        checkpoint=checkpoint,
+        num_examples=len(labels),
+        loss=calibrated.loss,
+        accuracy=float(correct.mean()),
+        accuracy_low=float(interval.low),
+        accuracy_high=float(interval.high),
+        f1=float(f1_score(labels, predicted, labels=every, average=average, zero_division=0)),
+        roc_auc=area,
+        average_precision=precision,
+        raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
+        calibrated=calibrated,
+        encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
+        slices={
+            name: Slice(num_examples=int(chosen.sum()), accuracy=float(correct[chosen].mean()))
+            for name, chosen in (slices or {}).items()
+            if chosen.any()
+        },
+        confusion=confusion_matrix(labels, predicted, labels=every).tolist(),
+        classes=classes,
+    )
+
+
+def _areas(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[float | None, float | None]:
+    """Areas under the ROC and the precision-recall curve, or None where the split lacks a class."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    num_classes = probabilities.shape[1]
+    if len(set(labels.tolist())) < num_classes:
+        return None, None
+    every = list(range(num_classes))
+    scores, truth = probabilities, labels[:, None] == np.array(every)
+    if num_classes == 2:
+        scores, truth = probabilities[:, 1], labels
+    area = roc_auc_score(labels, scores, multi_class="ovr", labels=every)
+    return float(area), float(average_precision_score(truth, scores))
+
+
+def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """Mean distance of confidence and accuracy, over 15 bins of as many reviews each.
+
+    (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
+    Nguyen and O'Connor 2015, section 2.2).
+    """
+    bins = confidence_bins(probabilities, labels)
+    return sum(size * abs(confidence - accuracy) for confidence, accuracy, size in bins) / len(labels)
+
+
+def confidence_bins(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
+) -> list[tuple[float, float, int]]:
+    """(mean confidence, accuracy, number of reviews) of 15 bins, least confident first."""
+    confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
+    bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
+    return [(float(confidence[rows].mean()), float(correct[rows].mean()), len(rows)) for rows in bins]
+
+
+def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:
+    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
+    truth = labels[:, None] == np.arange(logits.shape[1])
+    return Calibration(
+        loss=score(logits, labels).loss,
+        brier=float(((probabilities - truth) ** 2).sum(1).mean()),
+        ece=expected_calibration_error(probabilities, labels),
+    )
