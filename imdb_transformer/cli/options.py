@@ -1,5 +1,6 @@
 """The program, and the options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,5 +21,8 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: section.key=value. Repeatable.")
+]
+RunDirOption = Annotated[
+    Path | None, typer.Option("--run-dir", help="Folder of the run; by default a new one in runs/.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]

@@ -1,14 +1,20 @@
-"""`train`, `pretrain` and `baseline`: a config becomes a run."""
+"""`train` and `pretrain`: a config becomes a run."""
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imdb_transformer.cli import launch
-from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOption, SetOption, app
+from imdb_transformer.cli.options import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    JsonOption,
+    RunDirOption,
+    SetOption,
+    app,
+)
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import trainings
 
@@ -16,10 +22,6 @@ if TYPE_CHECKING:
     from imdb_transformer.store.run import Kind
     from imdb_transformer.training.loop import TrainingResult
 
-BaselineKind = Literal["nb", "tfidf"]
-RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Folder of the run; by default a new one in runs/.")
-]
 ResumeOption = Annotated[Path | None, typer.Option("--resume", help="Continue this run; takes no config.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; train nothing.")]
 
@@ -132,23 +134,3 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _show(result: "TrainingResult", *, as_json: bool) -> None:
     print(json.dumps(result.model_dump()) if as_json else trainings.result(result))
-
-
-@app.command()
-def baseline(
-    config: ConfigOption = "base.toml",
-    overrides: SetOption = None,
-    kind: Annotated[BaselineKind, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
-    run_dir: RunDirOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fit a linear model on the same reviews: the number to beat."""
-    from imdb_transformer import config_file
-    from imdb_transformer.cli import runs
-    from imdb_transformer.evaluation.baseline import make_baseline
-
-    resolved = config_file.load(config, overrides or ())
-    folder = run_dir or runs.unused_name(f"baseline-{kind}")
-    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
-    made = make_baseline(folder, resolved, kind)
-    print(made.model_dump_json() if as_json else trainings.baseline(made))
