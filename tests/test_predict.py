@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imdb_transformer import config_file
-from imdb_transformer.config import DataConfig
+from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import lines_of
 from imdb_transformer.data.tables import read_table
 from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predictor import Prediction, Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.files import sha256_of
 from imdb_transformer.store.sealed import write_sealed
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 
 ODD_TEXTS = [
     "",
@@ -355,10 +356,16 @@ def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["text"] == formula
 
 
-def test_the_example_of_the_docstring_runs(trained: Path) -> None:
-    """It needs a run, so that it is left out where all docstrings are tried."""
+def test_the_example_of_the_docstring_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    """With a linear run on reviews that leave no doubt, so that no processor's rounding decides."""
+    words = {"neg": ("I hated it", "boring", "awful"), "pos": ("I loved it", "moving", "great")}
+    rows = [(f"{word}: a film {i}", label) for i in range(40) for label in words for word in words[label]]
+    write_jsonl(tmp_path / "r.jsonl", [text for text, _ in rows], [label for _, label in rows])
+    make_baseline(tmp_path / "nb", tiny(f"data.source={tmp_path / 'r.jsonl'}"), "nb")
+    predictor = Predictor.load(tmp_path / "nb")
+    assert predictor.probabilities(["I hated it: a boring film", "a great film", "awful"]).max(1).min() > 0.7
     examples = doctest.DocTestParser().get_doctest(
-        (Predictor.__doc__ or "").replace("runs/base", str(trained)).replace("# doctest: +SKIP", ""),
+        (Predictor.__doc__ or "").replace("runs/base", str(tmp_path / "nb")).replace("# doctest: +SKIP", ""),
         {"Predictor": Predictor}, "Predictor", None, 0,
     )  # fmt: skip
     assert len(examples.examples) == 4
