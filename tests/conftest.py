@@ -14,6 +14,8 @@ from imdb_transformer import config_file
 from imdb_transformer.cli import app
 from imdb_transformer.config import Config
 from imdb_transformer.data import demo
+from imdb_transformer.store import run
+from imdb_transformer.store.files import sha256_of, write_json
 from tests.tiny import TINY_MODEL
 
 # What is promised to the bit is promised of a CPU; torch has not looked for a GPU yet.
@@ -58,6 +60,13 @@ def tiny(config_path: Path) -> Callable[..., Config]:
 def imdb_tx(*arguments: object, stdin: str | bytes | None = None) -> Result:
     """Runs a command in this process; errors are exceptions in the result, as below `main`."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def accept_config(folder: Path) -> None:
+    """Makes run.json agree with a config.toml that a test has changed."""
+    info = run.open_info(folder)
+    hashes = info.file_hashes | {run.CONFIG: sha256_of(folder / run.CONFIG)}
+    write_json(folder / run.INFO, info.model_copy(update={"file_hashes": hashes}))
 
 
 @pytest.fixture(scope="session")

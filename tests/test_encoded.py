@@ -1,15 +1,14 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imdb_transformer.config import TokenizerConfig
-from imdb_transformer.data.encoded import META, encode_split, load_split
+from imdb_transformer.data.encoded import META, Meta, encode_split, load_split
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.store.files import sha256_of
+from imdb_transformer.store.files import read_json, sha256_of, write_json
 
 CONFIG = TokenizerConfig(vocab_size=300, max_length=8, tail_length=2)
 ROWS = Rows(["a good film", "bad", "", "a good film, a very good film, a good and long film"], [1, 0, -1, 1])
@@ -89,10 +88,11 @@ def test_arrays_of_objects_run_no_code_even_with_the_right_checksum(
     encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
     path = next(tmp_path.rglob("ids.npy"))
     np.save(path, np.array([Explosive()], dtype=object), allow_pickle=True)
-    meta = json.loads((path.parent / META).read_text())
-    meta["file_hashes"]["ids"] = sha256_of(path)
-    del meta["sha256"]
-    (path.parent / META).write_text(json.dumps(meta))
+    meta = read_json(path.parent / META, Meta)
+    write_json(
+        path.parent / META,
+        meta.model_copy(update={"file_hashes": meta.file_hashes | {"ids": sha256_of(path)}}),
+    )
     with pytest.raises(DataError, match="damaged"):
         load_split(path.parent)
     assert not Explosive.went_off

@@ -20,7 +20,7 @@ from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.report.words import figures
 from imdb_transformer.store import run
-from imdb_transformer.store.sealed import write_sealed
+from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
@@ -189,7 +189,7 @@ def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None
 def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path: Path, source: Path) -> None:
     moved = Path(shutil.copytree(trained, tmp_path / "run"))
     info = run.open_run(moved).info
-    write_sealed(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
+    write_json(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     with pytest.raises(DataError, match="differs from the reviews"):
         evaluate_split([moved], "test")
     found, written = evaluate_split([moved], "test", source=str(source))

@@ -26,9 +26,7 @@ from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predictor import Prediction, Predictor
 from imdb_transformer.store import run
-from imdb_transformer.store.files import sha256_of
-from imdb_transformer.store.sealed import write_sealed
-from tests.conftest import imdb_tx, write_jsonl
+from tests.conftest import accept_config, imdb_tx, write_jsonl
 
 ODD_TEXTS = [
     "",
@@ -56,7 +54,7 @@ def test_threads_are_those_of_the_process_and_not_of_the_runs_training(trained: 
     options = opened.config.train.model_copy(update={"num_threads": 1})
     path = folder / run.CONFIG
     path.write_text(config_file.dump(opened.config.model_copy(update={"train": options})))
-    write_sealed(folder / run.INFO, opened.info.model_copy(update={"config_hash": sha256_of(path)}))
+    accept_config(folder)
     assert run.open_run(folder).config.train.num_threads == 1
     before = torch.get_num_threads()
     Predictor.load(folder)

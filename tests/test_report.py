@@ -14,7 +14,7 @@ from imdb_transformer.report import figures
 from imdb_transformer.report.evaluation_page import write_report
 from imdb_transformer.report.page import table_of
 from imdb_transformer.store import run
-from imdb_transformer.store.sealed import write_sealed
+from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
@@ -119,7 +119,7 @@ def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) ->
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
     assert len(linear_baselines(copy, "test")) == 1
     info = run.open_run(tmp_path / "nb").info
-    write_sealed(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
+    write_json(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     assert linear_baselines(copy, "test") == {}
 
 

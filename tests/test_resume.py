@@ -10,9 +10,9 @@ import pytest
 from imdb_transformer import hardware
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.evaluation.figures import Score
-from imdb_transformer.inference.verify import verify
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
+from imdb_transformer.store.verify import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.prepare import prepare, prepare_again
@@ -152,7 +152,7 @@ def test_the_checkpoint_before_goes_on_where_the_damaged_last_was_deleted(tiny: 
 def steps(folder: Path) -> tuple[int, int]:
     """Of `previous` and `last`, each of which is whole."""
     opened = run.open_run(folder)
-    assert not [verdict for verdict in verify(folder) if verdict.problem]
+    assert not any(verify(folder).values())
     metas = [
         checkpoint.read_meta(folder / "checkpoints" / name, tokenizer_hash=opened.info.tokenizer_hash)
         for name in ("previous", "last")

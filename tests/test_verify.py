@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.verify import verify
+from imdb_transformer.store.verify import verify
 from tests.conftest import imdb_tx
 
 FILES = [
@@ -24,7 +24,7 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_a_whole_run_passes(copy: Path) -> None:
-    assert not [verdict for verdict in verify(copy) if verdict.problem]
+    assert not any(verify(copy).values())
     parts = json.loads(imdb_tx("verify", copy, "--json").stdout)["parts"]
     assert set(parts.values()) == {"ok"}
     assert {"checkpoints/best", "checkpoints/last"} < set(parts)
@@ -32,19 +32,19 @@ def test_a_whole_run_passes(copy: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["flipped", "cut"])
-def test_every_damaged_file_is_found(copy: Path, name: str, damage: str) -> None:
+def test_every_damaged_file_is_reported(copy: Path, name: str, damage: str) -> None:
     path = copy / name
     content = path.read_bytes()
     middle = len(content) // 2
     flipped = content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :]
     path.write_bytes(flipped if damage == "flipped" else content[: middle + 1])
-    assert [verdict.part for verdict in verify(copy) if verdict.problem]
+    assert any(verify(copy).values())
     refused = imdb_tx("verify", copy)
     assert isinstance(refused.exception, RunError)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/best", "checkpoints/last", "metrics.jsonl"])
-def test_what_a_finished_run_must_have_and_has_not_is_found(copy: Path, name: str) -> None:
+def test_a_missing_part_of_a_finished_run_is_reported(copy: Path, name: str) -> None:
     path = copy / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert [verdict.part for verdict in verify(copy) if verdict.problem] == [name]
+    assert [part for part, problem in verify(copy).items() if problem] == [name]

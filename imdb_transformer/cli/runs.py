@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from imdb_transformer.errors import RunError
+from imdb_transformer.store.files import read_json
 from imdb_transformer.store.run import INFO, RunInfo
-from imdb_transformer.store.sealed import read_sealed
 
 
 def unused_name(name: str, runs: Path = Path("runs")) -> Path:
@@ -24,7 +24,7 @@ def newest_finished(runs: Path = Path("runs")) -> Path:
     finished = []
     for path in runs.glob(f"*/{INFO}"):
         try:
-            info = read_sealed(path, RunInfo)
+            info = read_json(path, RunInfo)
         except (OSError, ValueError):
             continue  # a broken run is no candidate; naming it with --run says what is wrong
         if info.status == "finished" and info.kind != "encoder":  # which knows no classes

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli.options import JsonOption, app
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import results
 
 ExportFormat = Literal["onnx"]
@@ -83,24 +83,6 @@ def compare(
         write_comparison(html, found, answered)
         print(f"written to {html}", file=sys.stderr)
     print(found.model_dump_json() if as_json else results.comparison(found))
-
-
-@app.command()
-def verify(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")], as_json: JsonOption = False
-) -> None:
-    """Check every file of a run against its checksum."""
-    from imdb_transformer.inference.verify import verify as verify_run
-
-    verdicts = verify_run(path)
-    print(
-        json.dumps({"run": str(path), "parts": {v.part: v.problem or "ok" for v in verdicts}})
-        if as_json
-        else "\n".join(f"{v.part}: {v.problem or 'ok'}" for v in verdicts)
-    )
-    damaged = [v.part for v in verdicts if v.problem]
-    if damaged:
-        raise RunError(f"{path} is damaged: {', '.join(damaged)}.")
 
 
 @app.command()

@@ -22,9 +22,15 @@ from imdb_transformer.data.holdout import hold_out, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, concatenated
 from imdb_transformer.data.statistics import SplitStatistics, measure
 from imdb_transformer.errors import DataError
-from imdb_transformer.store.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.store.files import (
+    is_settled,
+    read_json,
+    recover_folder,
+    sha256_of,
+    whole_folder,
+    write_json,
+)
 from imdb_transformer.store.locks import one_at_a_time
-from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 # `content_hash` of the official splits, whatever the row order.
 IMDB_HASHES = {
@@ -117,7 +123,7 @@ def open_stored(folder: Path) -> Corpus:
     """A corpus by its folder, its manifest read and checked. Raises DataError."""
     path = folder / MANIFEST
     try:
-        return Corpus(folder, read_sealed(path, Manifest))
+        return Corpus(folder, read_json(path, Manifest))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
@@ -205,7 +211,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
             splits=stored,
             statistics=statistics,
         )
-        write_sealed(temporary / MANIFEST, manifest)
+        write_json(temporary / MANIFEST, manifest)
     return Corpus(folder, manifest)
 
 

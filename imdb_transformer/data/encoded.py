@@ -16,9 +16,15 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.store.files import is_settled, recover_folder, sha256_of, whole_folder
+from imdb_transformer.store.files import (
+    is_settled,
+    read_json,
+    recover_folder,
+    sha256_of,
+    whole_folder,
+    write_json,
+)
 from imdb_transformer.store.locks import one_at_a_time
-from imdb_transformer.store.sealed import read_sealed, write_sealed
 
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"
@@ -35,7 +41,9 @@ class SplitReport(BaseModel):
     num_tokens_cut: int
 
 
-class _Meta(BaseModel):
+class Meta(BaseModel):
+    """`split.json`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file_hashes: dict[str, str]
@@ -94,7 +102,7 @@ def encode_split(
 def load_split(folder: Path) -> EncodedSplit:
     """An encoded split from its folder, every file verified. Raises DataError."""
     try:
-        meta = read_sealed(folder / META, _Meta)
+        meta = read_json(folder / META, Meta)
         for name in ARRAYS:
             path = folder / f"{name}.npy"
             if sha256_of(path) != meta.file_hashes[name]:
@@ -137,7 +145,7 @@ def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
             num_tokens_cut=num_tokens - sum(lengths),
         )
         hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
-        write_sealed(temporary / META, _Meta(file_hashes=hashes, report=report))
+        write_json(temporary / META, Meta(file_hashes=hashes, report=report))
 
 
 def _write_header(file: BinaryIO, dtype: np.dtype[np.unsignedinteger], length: int) -> None:

@@ -1,9 +1,9 @@
-"""Tensors and counters on disk: safetensors and JSON, whole or absent, verified when loaded. No pickle.
+"""Checkpoints: tensors and counters on disk, whole or absent, verified when loaded. No pickle.
 
-A checkpoint is a folder: `model.safetensors` (the weights to predict with), `training.safetensors`
-(in `last` and `previous`: the optimiser's moments, and the raw weights where those to predict with are
-averaged),
-and `checkpoint.json` (counters, hashes of the two files, hash of the tokenizer).
+A checkpoint is a folder of
+model.safetensors      the weights to predict with
+training.safetensors   in `last` and `previous`: the optimiser's moments, and raw weights beside averaged ones
+checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 """
 
 import os
@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.store.files import sha256_of, whole_folder
-from imdb_transformer.store.sealed import read_sealed, write_sealed
+from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 
@@ -40,10 +39,7 @@ def save(
     folder: Path, *, step: int, counters: Mapping[str, Any], tokenizer_hash: str,
     model: Mapping[str, Tensor], training: Mapping[str, Tensor] | None = None, former: Path | None = None,
 ) -> None:  # fmt: skip
-    """Writes a checkpoint in the place of the one in `folder`, which goes only when the new one is there.
-
-    It goes to the folder `former`, if one is named.
-    """
+    """Writes a checkpoint to `folder`. Then the old one is renamed to `former`, or deleted."""
     with whole_folder(folder, former=former) as temporary:
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
         for name, tensors in contents.items():
@@ -54,13 +50,13 @@ def save(
             tokenizer_hash=tokenizer_hash,
             file_hashes={name: sha256_of(temporary / name) for name in contents},
         )
-        write_sealed(temporary / META, meta)
+        write_json(temporary / META, meta)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # which holds the system's error as text
+    except SafetensorError as error:  # its text holds the system's error
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -68,18 +64,16 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
-    """`checkpoint.json` of a folder. Raises RunError where it is missing, damaged or of another tokenizer."""
+    """`checkpoint.json` of a folder. Raises RunError if it is missing, damaged or of another tokenizer."""
     path = folder / META
     try:
-        meta = read_sealed(path, Checkpoint)
+        meta = read_json(path, Checkpoint)
     except OSError:
         raise RunError(f"{folder} holds no checkpoint ({META} is missing).") from None
     except ValueError:
         raise RunError(f"{path} is damaged.") from None
     if meta.tokenizer_hash != tokenizer_hash:
-        raise RunError(
-            f"{folder} belongs to another tokenizer than the run's tokenizer.json: its ids mean other words."
-        )
+        raise RunError(f"{folder} was trained with another tokenizer than the run's tokenizer.json.")
     return meta
 
 
@@ -96,22 +90,22 @@ def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def check_same(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Raises RunError where names or shapes differ from those of the run's own model."""
-    for name in own.keys() | tensors.keys():
-        here = tuple(own[name].shape) if name in own else "absent"
-        there = tuple(tensors[name].shape) if name in tensors else "absent"
-        if here != there:
+def check_same(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Raises RunError if tensors of a file differ in name or shape from those of the run's model."""
+    for name in expected.keys() | tensors.keys():
+        in_model = tuple(expected[name].shape) if name in expected else "absent"
+        in_file = tuple(tensors[name].shape) if name in tensors else "absent"
+        if in_model != in_file:
             raise RunError(
-                f"{origin} is of another model than the run's config: {name} is {there} in the file and "
-                f"{here} in the model."
+                f"{origin} is of another model than the run's config: {name} is {in_file} in the file and "
+                f"{in_model} in the model."
             )
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Copies tensors into a model's parameters. Raises RunError where names or shapes differ."""
-    own = model.state_dict()
-    check_same(own, tensors, origin=origin)
+    """Copies tensors into a model's parameters. Raises RunError if names or shapes differ."""
+    parameters = model.state_dict()
+    check_same(parameters, tensors, origin=origin)
     with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,11 +1,13 @@
-"""Writes that are whole or absent: a temporary name, fsync, rename. Hashes of what was written.
+"""Writes that are whole or absent, JSON files with a checksum, and hashes.
 
-What is being written has a temporary name beside its own, and whoever writes holds a lock on it. The
-system drops the lock of a process that dies, so that the next to write there knows what was abandoned.
+A file or folder is written under a temporary name beside its final one, flushed to disk, and renamed. The
+writer holds a lock on the temporary name. The system drops the lock when the process dies, and the next
+writer removes what was abandoned.
 """
 
 import glob
 import hashlib
+import json
 import os
 import platform
 import secrets
@@ -14,10 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from imdb_transformer.store.locks import take
 
 WEEK_SECONDS = 7 * 24 * 3600
+CHECKSUM = "sha256"  # key of a JSON file's own checksum
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def sha256_of(path: Path) -> str:
@@ -26,10 +34,37 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_json(path: Path, content: BaseModel) -> None:
+    """Writes a model's fields and their checksum as JSON, whole or not at all."""
+    fields = content.model_dump(mode="json")
+    write_whole(path, json.dumps({CHECKSUM: _checksum(fields), **fields}, indent=1).encode())
+
+
+def read_json(path: Path, kind: type[M]) -> M:
+    """Reads a file of `write_json`. A flipped bit never becomes another value.
+
+    Raises OSError if the file cannot be read, and ValueError (which pydantic's ValidationError is) if it is
+    damaged.
+    """
+    try:
+        fields = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(fields, dict) or fields.pop(CHECKSUM, None) != _checksum(fields):
+        raise ValueError("not a JSON object with the right checksum")
+    return kind.model_validate(fields)
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 @contextmanager
-def naming(path: Path, *aliases: Path) -> Iterator[None]:
-    """Errors of writing say to which file, where the system or a library does not (a full disk, for one),
-    or says one of its `aliases`."""
+def errors_name(path: Path, *aliases: Path) -> Iterator[None]:
+    """Adds `path` to errors that name no file, and puts it in the place of `aliases`.
+
+    The system does not name the file when the disk is full.
+    """
     try:
         yield
     except Exception as error:
@@ -40,14 +75,14 @@ def naming(path: Path, *aliases: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Gives an empty file to write to; on success it replaces `path`, which a crash leaves as it was.
+    """Yields an empty temporary file, which replaces `path` on success. A crash leaves `path` as it was.
 
-    The new file has the mode of the old one. A symlink stays, and the file that it names is replaced.
+    The new file gets the mode of the old one. If `path` is a symlink, its target is replaced.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     with _temporary(target, Path.touch) as temporary:
         if target.exists():
-            temporary.chmod(target.stat().st_mode | 0o600)  # nobody else reads it meanwhile; we write
+            temporary.chmod(target.stat().st_mode | 0o600)  # no wider than the old file; we must write
         yield temporary
         _sync_file(temporary)
         if target.exists():
@@ -57,16 +92,16 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that a crash leaves either as it was or as it is to be."""
+    """Writes a file. A crash leaves either the old content or the new."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Gives an empty folder to fill; it takes the name `path` on success, never the place of something.
+    """Yields an empty temporary folder, which is renamed to `path` on success.
 
-    An empty folder may be there. Raises OSError where it is not empty, or came to be meanwhile.
+    `path` may be an empty folder. Raises OSError if it holds something, also if that came while we wrote.
     """
     with _temporary_folder(path) as temporary:
         yield temporary
@@ -79,11 +114,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
-    """Gives an empty folder to fill; it takes the name `path`, and the place of what was there, on success.
+    """Yields an empty temporary folder, which replaces `path` on success.
 
-    The folder that was there is renamed to `former`, and replaces any folder of that name; without `former`
-    it is deleted. A crash between the two renames leaves it under its new name: `recover_folder` puts it
-    back.
+    The old folder is renamed to `former` and replaces any folder of that name. Without `former` it is
+    deleted. After a crash between the two renames, `recover_folder` puts it back.
     """
     with _temporary_folder(path) as temporary:
         yield temporary
@@ -103,21 +137,14 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-@contextmanager
-def _temporary_folder(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary(path, Path.mkdir) as temporary:
-        yield temporary
-
-
 def current_folder(path: Path, *, former: Path | None = None) -> Path:
-    """Where to read what `whole_folder` wrote to `path`, also while it is being replaced."""
+    """The folder to read what `whole_folder` wrote to `path`, also while it is being replaced."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
 
 
 def is_settled(path: Path) -> bool:
-    """Whether there is a folder, and no `whole_folder` without `former` is replacing it or was killed."""
+    """Whether the folder exists and no `whole_folder` without `former` is replacing it, or died doing so."""
     return path.exists() and not _old_name(path).exists()
 
 
@@ -132,26 +159,33 @@ def recover_folder(path: Path, *, former: Path | None = None) -> None:
 
 
 @contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path, Path.mkdir) as temporary:
+        yield temporary
+
+
+@contextmanager
 def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
-    """What `make` makes under a new name beside `path`, locked until it goes. Clears what was abandoned."""
+    """A new file or folder beside `path`, made by `make` and locked; removed at the end if still there."""
     host = platform.node() or "host"
     _remove_abandoned(path, host)
-    temporary, descriptor = _made(path, host, make)
+    temporary, descriptor = _make_locked(path, host, make)
     try:
-        with naming(path, temporary):
+        with errors_name(path, temporary):
             yield temporary
     finally:
         _remove(temporary)
         os.close(descriptor)
 
 
-def _made(path: Path, host: str, make: Callable[[Path], object]) -> tuple[Path, int]:
+def _make_locked(path: Path, host: str, make: Callable[[Path], object]) -> tuple[Path, int]:
     """A new file or folder, and the descriptor that holds its lock."""
     while True:
         temporary = path.with_name(f".{path.name}.{host}.{secrets.token_hex(4)}.tmp")
-        with naming(path, temporary):
+        with errors_name(path, temporary):
             make(temporary)
-        with suppress(FileNotFoundError):  # before it was locked, another process took it for abandoned
+        with suppress(FileNotFoundError):  # another process removed it as abandoned before we had the lock
             descriptor = _open(temporary)
             if take(descriptor) is not False and temporary.exists():
                 return temporary, descriptor
@@ -159,23 +193,23 @@ def _made(path: Path, host: str, make: Callable[[Path], object]) -> tuple[Path, 
 
 
 def _remove_abandoned(path: Path, host: str) -> None:
-    """Removes the temporary files and folders of `path` whose makers are dead.
+    """Removes the temporary files and folders of `path` whose writers are dead.
 
-    A lock may be invisible to other machines, and some file systems have none: there a week must pass.
+    Other machines may not see a lock, and some file systems have none. There, a week must pass.
     """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.{'[0-9a-f]' * 8}.tmp"):
-        with suppress(OSError):  # it is gone meanwhile, or somebody else's
+        with suppress(OSError):  # it has just gone, or belongs to somebody else
             descriptor = _open(left)
-            free = take(descriptor)
+            is_free = take(descriptor)
             is_old = time.time() - os.fstat(descriptor).st_mtime > WEEK_SECONDS
-            is_near = left.name.startswith(f".{path.name}.{host}.")
-            if free is not False and (is_old or (free and is_near)):
+            is_ours = left.name.startswith(f".{path.name}.{host}.")
+            if is_free is not False and (is_old or (is_free and is_ours)):
                 _remove(left)
             os.close(descriptor)
 
 
 def _open(path: Path) -> int:
-    """A descriptor that can be locked; some network file systems lock only files that are open to write."""
+    """A descriptor to lock. Some network file systems lock only files that are open for writing."""
     return os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
 
 

@@ -1,6 +1,6 @@
 """Locks between the processes of one machine. The system drops the lock of a process that dies.
 
-They are `flock`'s. A network file system may show them to one machine only, or have none.
+These are the locks of `flock`. A network file system may show them to one machine only, or have none.
 """
 
 import errno
@@ -16,9 +16,9 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK, errno.
 
 
 def take(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Takes the lock of an open file or folder, and says whether it was free; None where there are no locks.
+    """Takes the lock of an open file or folder. Returns whether it was free, or None without locks.
 
-    With `wait` it returns when the lock is taken.
+    With `wait`, it returns once the lock is taken.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,14 +33,14 @@ def take(descriptor: int, *, wait: bool = False) -> bool | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes of this machine from working in a folder meanwhile.
+    """Keeps other processes of this machine out of a folder. Does nothing if the file system has no locks.
 
-    Raises RunError where another is at it. Does nothing where the file system has no locks.
+    Raises RunError if another process is using the folder.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if take(descriptor) is False:
-            raise RunError(f"Another process is at work in {folder}.")
+            raise RunError(f"Another process is using {folder}.")
         yield
     finally:
         os.close(descriptor)
@@ -50,11 +50,10 @@ def locked(folder: Path) -> Iterator[None]:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Lets one process of this machine at a time make or replace `path`; the others wait.
 
-    The lock is that of an empty file beside it, which goes at the end. Does nothing where the file system has
-    no locks.
+    It locks an empty file beside `path`, which goes at the end. Does nothing if the file system has no locks.
     """
     file = path.with_name(f".{path.name}.lock")
-    descriptor = _waited_for(file)
+    descriptor = _wait_for(file)
     try:
         yield
     finally:
@@ -62,13 +61,13 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _waited_for(file: Path) -> int:
-    """A descriptor of a lock's file, which is made where there is none."""
+def _wait_for(file: Path) -> int:
+    """A descriptor that holds the lock of a file. Creates the file if it does not exist."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         take(descriptor, wait=True)
-        # The process that had the lock removed its file, and a third may have made another one.
+        # The last holder removed its file, and a third process may have made another one.
         if file.exists() and os.path.samestat(file.stat(), os.fstat(descriptor)):
             return descriptor
         os.close(descriptor)

@@ -5,19 +5,22 @@ tokenizer.json     text to ids (a linear model: ngrams.txt)
 run.json           what it is and how far it came (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object a step and a validation
-soft_labels.npy    what a teacher said of the unlabelled reviews, where there was one
+soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
 checkpoints/best   the weights to use
-checkpoints/last   what `--resume` continues from;  checkpoints/previous   the one before it
-evaluation/        what `imdb-tx eval` found, a JSON file a split
+checkpoints/last   `--resume` continues from it;  checkpoints/previous   the one before it
+evaluation/        what `imdb-tx eval` measured, a JSON file a split
 """
 
 import errno
 import json
+import platform
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +29,11 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.store.environment import describe
-from imdb_transformer.store.files import current_folder, new_folder, sha256_of
-from imdb_transformer.store.sealed import read_sealed, write_sealed
+from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
+VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
@@ -42,7 +44,7 @@ PREVIOUS: Final = "previous"
 Kind = Literal["encoder", "classifier", "linear"]
 Weighting = Literal["nb", "tfidf"]
 
-COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those that --resume
+COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those with --resume
 
 
 class RunInfo(BaseModel):
@@ -50,8 +52,8 @@ class RunInfo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Kind = "classifier"
-    weighting: Weighting | None = None
+    kind: Kind
+    weighting: Weighting | None
     """of a linear model's n-grams"""
     status: Status
     started: str
@@ -60,12 +62,12 @@ class RunInfo(BaseModel):
     vocab_size: int
     corpus_hash: str
     tokenizer_hash: str
-    config_hash: str = ""
-    soft_labels_hash: str = ""
-    origin_hash: str = ""
-    """of the checkpoints that it started from and was taught by, where there were any"""
+    file_hashes: dict[str, str]
+    """of the files that were written once: config, vocabulary, environment, soft labels"""
+    origin_hash: str
+    """of the checkpoints that it started from and was taught by; empty without any"""
     temperature: float = 1.0
-    """what the best checkpoint's logits are divided by"""
+    """divides the logits of the best checkpoint"""
 
     @property
     def is_linear(self) -> bool:
@@ -74,7 +76,7 @@ class RunInfo(BaseModel):
 
 
 class Vocabulary(Protocol):
-    """What turns text into what a model counts or embeds: our tokenizer, or a linear model's n-grams."""
+    """Turns text into what a model counts or embeds: a tokenizer, or a linear model's n-grams."""
 
     @property
     def vocab_size(self) -> int:
@@ -106,113 +108,128 @@ class Run(NamedTuple):
         return current_folder(self.checkpoints / name, former=former)
 
     def temperature_of(self, checkpoint: Path) -> float:
-        """What a checkpoint's logits are divided by: fitted for `best`; `last` is a state of training."""
+        """Divides a checkpoint's logits. It is fitted for `best` only; `last` is a state of training."""
         return self.info.temperature if checkpoint.name.strip(".").startswith("best") else 1.0
 
     def with_status(self, status: Status) -> "Run":
         """The run with its new status written to disk."""
-        ended = "" if status == "running" else _now()
-        info = self.info.model_copy(update={"status": status, "ended": ended})
-        write_sealed(self.folder / INFO, info)
-        return self._replace(info=info)
+        return self._updated(status=status, ended="" if status == "running" else _now())
 
     def with_temperature(self, temperature: float) -> "Run":
         """The run with its temperature written to disk."""
-        info = self.info.model_copy(update={"temperature": temperature})
-        write_sealed(self.folder / INFO, info)
+        return self._updated(temperature=temperature)
+
+    def _updated(self, **changes: Any) -> "Run":
+        info = self.info.model_copy(update=changes)
+        write_json(self.folder / INFO, info)
         return self._replace(info=info)
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError where a folder already holds something, or cannot give its place to a run's."""
+    """Raises RunError if a folder already holds something, or cannot be replaced by a run's folder."""
     if folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
         )
     if folder.is_symlink() or folder.is_mount() or folder.resolve() == Path.cwd():
-        raise RunError(
-            f"{folder} cannot become a run itself; name a folder in it: --run-dir {folder / 'run'}."
-        )
+        raise RunError(f"{folder} cannot become a run; name a folder inside it: --run-dir {folder / 'run'}.")
 
 
 def create(
-    folder: Path,
-    config: Config,
-    *,
-    kind: Kind = "classifier",
-    weighting: Weighting | None = None,
-    vocabulary: Vocabulary,
-    classes: tuple[str, ...],
-    corpus_hash: str,
-    hardware: str,
-    soft_labels: NDArray[np.float32] | None = None,
-    origin_hash: str = "",
-    fill: Callable[[Run], None],
-) -> Run:
-    """A new run directory, there whole or not at all; `fill` writes its first checkpoint.
+    folder: Path, config: Config, *, kind: Kind = "classifier", weighting: Weighting | None = None,
+    vocabulary: Vocabulary, classes: tuple[str, ...], corpus_hash: str, hardware: str,
+    soft_labels: NDArray[np.float32] | None = None, origin_hash: str = "", fill: Callable[[Run], None],
+) -> Run:  # fmt: skip
+    """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
 
-    Raises RunError where the folder holds something.
+    Raises RunError if the folder holds something.
     """
     check_free(folder)
-    info = RunInfo(
-        kind=kind,
-        weighting=weighting,
-        status="running",
-        started=_now(),
-        classes=classes,
-        vocab_size=vocabulary.vocab_size,
-        corpus_hash=corpus_hash,
-        tokenizer_hash=vocabulary.content_hash,
-        origin_hash=origin_hash,
-    )
-    with _free(folder), new_folder(folder) as temporary:
+    with _refuse_if_taken(folder), new_folder(folder) as temporary:
         if soft_labels is not None:
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
-            info = info.model_copy(update={"soft_labels_hash": sha256_of(temporary / SOFT_LABELS)})
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
-        info = info.model_copy(update={"config_hash": sha256_of(temporary / CONFIG)})
-        (temporary / ENVIRONMENT).write_text(json.dumps(describe(hardware), indent=1))
-        write_sealed(temporary / INFO, info)
+        (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
         vocabulary.save(temporary)
+        info = RunInfo(
+            kind=kind,
+            weighting=weighting,
+            status="running",
+            started=_now(),
+            classes=classes,
+            vocab_size=vocabulary.vocab_size,
+            corpus_hash=corpus_hash,
+            tokenizer_hash=vocabulary.content_hash,
+            file_hashes={path.name: sha256_of(path) for path in sorted(temporary.iterdir())},
+            origin_hash=origin_hash,
+        )
+        write_json(temporary / INFO, info)
         (temporary / "checkpoints").mkdir()
         fill(Run(temporary, config, info))
     return Run(folder, config, info)
 
 
+def _environment(hardware: str) -> dict[str, Any]:
+    """Where and by what a run was made."""
+    versions = {}
+    for name in VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            versions[name] = "not installed"
+    return {
+        "command": sys.argv,
+        "hardware": hardware,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
 @contextmanager
-def _free(folder: Path) -> Iterator[None]:
-    """Says so where another command has made a run in the folder meanwhile."""
+def _refuse_if_taken(folder: Path) -> Iterator[None]:
+    """Turns the system's error into a RunError if another command created the folder in the meantime."""
     try:
         yield
     except OSError as error:
-        is_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not is_there or str(folder) not in (error.filename, error.filename2):
+        is_taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not is_taken or str(folder) not in (error.filename, error.filename2):
             raise
-        raise RunError(f"Another command has made {folder} meanwhile; name another --run-dir.") from None
+        raise RunError(f"Another command created {folder} in the meantime; name another --run-dir.") from None
 
 
-def open_run(folder: Path) -> Run:
-    """The run in a folder. Raises RunError where there is none or it is damaged."""
+def open_info(folder: Path) -> RunInfo:
+    """What the run in a folder is. Raises RunError if there is no run, or if run.json is damaged."""
     path = folder / INFO
     try:
-        info = read_sealed(path, RunInfo)
+        return read_json(path, RunInfo)
     except FileNotFoundError:
         raise RunError(f"{folder} is no run: it has no {INFO}.") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
         raise RunError(f"{path} is damaged.") from None
+
+
+def open_run(folder: Path) -> Run:
+    """The run in a folder. Raises RunError if there is no run, or if it is damaged."""
+    info = open_info(folder)
+    path = folder / CONFIG
+    check_file(folder, info, CONFIG)
     try:
-        if info.config_hash and sha256_of(folder / CONFIG) != info.config_hash:
-            raise RunError(
-                f"{folder / CONFIG} is not as it was written: a run keeps the config of its making."
-            )
-        config = config_file.parse(config_file.read(folder / CONFIG), origin=str(folder / CONFIG))
-    except OSError as error:
-        raise RunError(f"{folder / CONFIG} cannot be read: {error.strerror}.") from None
+        return Run(folder, config_file.parse(config_file.read(path), origin=str(path)), info)
     except ConfigError as error:
         raise RunError(f"{folder} was made by another version of imdb-tx: {error}") from None
-    return Run(folder, config, info)
+
+
+def check_file(folder: Path, info: RunInfo, name: str) -> None:
+    """Raises RunError if a file of `info.file_hashes` is missing or has changed since it was written."""
+    path = folder / name
+    try:
+        if sha256_of(path) != info.file_hashes.get(name):
+            raise RunError(f"{path} has changed since it was written: its checksum is not the one in {INFO}.")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def locate(path: Path) -> tuple[Run, Path]:
@@ -226,13 +243,11 @@ def locate(path: Path) -> tuple[Run, Path]:
 
 
 def soft_labels_of(run: Run) -> NDArray[np.float32] | None:
-    """What a run's teacher said, where it had one. Raises RunError where that is missing or damaged."""
-    if not run.info.soft_labels_hash:
+    """A teacher's probabilities, (reviews, classes), if the run had one. Raises RunError for damage."""
+    if SOFT_LABELS not in run.info.file_hashes:
         return None
-    path = run.folder / SOFT_LABELS
-    if not path.exists() or sha256_of(path) != run.info.soft_labels_hash:
-        raise RunError(f"{path} is missing or damaged.")
-    labels: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    check_file(run.folder, run.info, SOFT_LABELS)
+    labels: NDArray[np.float32] = np.load(run.folder / SOFT_LABELS, allow_pickle=False)
     return labels
 
 

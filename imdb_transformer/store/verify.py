@@ -1,0 +1,65 @@
+"""Checks that every file of a run is as it was written."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from imdb_transformer.errors import RunError
+from imdb_transformer.store import checkpoint, metrics, run
+
+
+def verify(folder: Path) -> dict[str, str]:
+    """Each part of a run, and what is wrong with it: an empty text if it is whole.
+
+    Raises RunError if the folder is no run, or if its run.json or config.toml is damaged.
+    """
+    opened = run.open_run(folder)
+    checks: dict[str, Callable[[], None]] = {
+        name: partial(run.check_file, folder, opened.info, name) for name in opened.info.file_hashes
+    }
+    checks[metrics.FILE_NAME] = partial(_check_metrics, opened)
+    names = {path.name for path in opened.checkpoints.glob("[!.]*")}
+    for name in sorted(names | _required_checkpoints(opened.info)):
+        # After a kill, a checkpoint of an unfinished run may still have its former name.
+        may_move = opened.info.status != "finished" and name in get_args(run.CheckpointName)
+        path = opened.checkpoint(name) if may_move else opened.checkpoints / name  # type: ignore[arg-type]
+        checks[f"checkpoints/{name}"] = partial(_check_checkpoint, opened, path)
+    return {part: _problem(check) for part, check in checks.items()}
+
+
+def _required_checkpoints(info: run.RunInfo) -> set[str]:
+    if info.is_linear:
+        return {"best"}
+    return {"best", "last"} if info.status == "finished" else {"last"}
+
+
+def _problem(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def _check_metrics(opened: run.Run) -> None:
+    path = opened.folder / metrics.FILE_NAME
+    is_finished = opened.info.status == "finished"
+    if not path.exists():
+        if is_finished and not opened.info.is_linear:
+            raise RunError(f"{path} is missing.")
+        return
+    try:
+        num_lines = len(path.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is damaged: not UTF-8.") from None
+    num_whole = len(metrics.read(opened.folder))
+    # A crash or a full disk cuts the last line only, and a resumed run drops it.
+    if num_whole < num_lines - (not is_finished):
+        raise RunError(f"{path}: line {num_whole + 1} of {num_lines} is damaged.")
+
+
+def _check_checkpoint(opened: run.Run, folder: Path) -> None:
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    for name in meta.file_hashes:
+        checkpoint.load_tensors(folder, name, meta)
