@@ -130,7 +130,7 @@ def test_a_stream_is_predicted_while_it_comes(predictor: Predictor) -> None:
 def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
     table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
     path = tmp_path / f"out{suffix}"
-    schema = tables.output_schema(table.schema, windows=False)
+    schema = tables.output_schema(table.schema)
     predicted = [
         tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
         for part in (table[:1], table[1:])
@@ -141,17 +141,6 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
     assert out.column("id").to_pylist() == ["3", "1", "007"]
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
-
-
-def test_a_column_of_windows_of_ones_own_is_kept(predictor: Predictor) -> None:
-    table = pa.table({"text": ["a film"], "windows": ["XP"]})
-    found = list(predictor(["a film"]))
-    out = tables.output_schema(table.schema, windows=False)
-    assert tables.with_predictions(table, found, out).column("windows").to_pylist() == ["XP"]
-    out = tables.output_schema(table.schema, windows=True)
-    assert tables.with_predictions(table, found, out).column_names == [
-        "text", "predicted_label", "probability", "windows",
-    ]  # fmt: skip
 
 
 def texts_of(path: Path, column: str = "text", skip: tables.Skip | None = None) -> list[str]:
@@ -337,7 +326,7 @@ TEXTS = st.lists(
 def test_whatever_the_text_it_comes_back_from_a_file(tmp_path: Path, suffix: str, texts: list[str]) -> None:
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
-    out = tables.output_schema(table.schema, windows=False)
+    out = tables.output_schema(table.schema)
     found = [Prediction("pos", 0.5 + i / 100, text) for i, text in enumerate(texts)]
     tables.write_tables([tables.with_predictions(table, found, out)], out, path)
     assert texts_of(path) == texts

@@ -84,9 +84,9 @@ def test_resume_refuses_another_input_or_run(
         stop_after(patch, 2)
         with pytest.raises(Interrupted):
             imdb_tx(*command, "--input", reviews)
-    refused = imdb_tx(*command, "--input", reviews, "--resume", "--windows")
+    refused = imdb_tx(*command, "--input", reviews, "--resume", "--bad-rows", "skip")
     assert isinstance(refused.exception, ConfigError)
-    assert "--windows: False, now True" in str(refused.exception)
+    assert "--bad-rows: fail, now skip" in str(refused.exception)
     reviews.write_text(reviews.read_text() + '{"id": 1, "text": "more"}\n')
     refused = imdb_tx(*command, "--input", reviews, "--resume")
     assert "input: " in str(refused.exception)

@@ -26,11 +26,11 @@ class View(NamedTuple):
     head: int
 
 
-def load(paths: list[Path], *, windows: bool) -> "Predictor":
+def load(paths: list[Path]) -> "Predictor":
     """The predictor of a command, whose process keeps the memory that it frees."""
     from imdb_transformer.inference.predictor import Predictor
 
-    predictor = Predictor.load(*paths, windows=windows)
+    predictor = Predictor.load(*paths)
     if "torch" in sys.modules:  # an exported file needs none
         from imdb_transformer import hardware
 

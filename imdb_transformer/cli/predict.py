@@ -33,10 +33,6 @@ RunsOption = Annotated[
         "Repeatable: their mean.",
     ),
 ]
-WindowsOption = Annotated[
-    bool,
-    typer.Option("--windows", help="Read all of a long review, in overlapping windows."),
-]
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
 ]
@@ -63,7 +59,6 @@ def predict(
     text_column: ColumnOption = "text",
     bad_rows: BadRowsOption = "fail",
     run_paths: RunsOption = None,
-    windows: WindowsOption = False,
     explained: ExplainOption = False,
     method: MethodOption = None,
     attention: AttentionOption = False,
@@ -76,7 +71,7 @@ def predict(
     shown = explained or attention
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    _check_views(shown, from_file=input_file is not None, windows=windows, html=html is not None)
+    _check_views(shown, from_file=input_file is not None, html=html is not None)
     if (method and not explained) or ((layer is not None or head is not None) and not attention):
         raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
     if (output is not None and input_file is None) or (resume and output is None):
@@ -88,10 +83,10 @@ def predict(
         print(f"run: {paths[0]}", file=sys.stderr)
     if input_file is not None:
         table = Table(input_file, output, text_column, bad_rows == "skip", resume)
-        predict_file(paths, table, windows=windows, as_json=as_json)
+        predict_file(paths, table, as_json=as_json)
         return
     typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
-    predictor = answers.load(paths, windows=windows)
+    predictor = answers.load(paths)
     reviews = _reviews(texts or [])
     if shown:
         view = answers.View(explained, method or "pooling", attention, layer, 1 if head is None else head)
@@ -101,13 +96,11 @@ def predict(
         answers.show(predictions, as_json=as_json, flush=typed)
 
 
-def _check_views(shown: bool, *, from_file: bool, windows: bool, html: bool) -> None:
+def _check_views(shown: bool, *, from_file: bool, html: bool) -> None:
     if (shown and from_file) or (html and not shown):
         raise ConfigError(
             "--explain and --attention need reviews as arguments or on stdin (-); --html needs either."
         )
-    if shown and windows:
-        raise ConfigError("--explain and --attention show what a model reads at once: leave out --windows.")
 
 
 def _reviews(texts: list[str]) -> Iterable[str]:

@@ -24,7 +24,7 @@ class Table(NamedTuple):
     resume: bool
 
 
-def predict_file(paths: list[Path], table: Table, *, windows: bool, as_json: bool) -> None:
+def predict_file(paths: list[Path], table: Table, *, as_json: bool) -> None:
     """What a file's reviews are: written to --output, or printed."""
     from tqdm import tqdm
 
@@ -34,7 +34,7 @@ def predict_file(paths: list[Path], table: Table, *, windows: bool, as_json: boo
     schema, parts = tables.open_reviews(table.input_file, table.column, skip=skip)
     if table.output is not None:
         tables.check_output(table.output, schema)
-    predictor = answers.load(paths, windows=windows)
+    predictor = answers.load(paths)
     disable = None if table.output else True
     screen = terminal.beneath(sys.stderr)
     with tqdm(unit=" reviews", file=screen, disable=disable, dynamic_ncols=True) as bar:
@@ -54,7 +54,7 @@ def _write(
 
     output = table.output
     assert output is not None
-    out = tables.output_schema(schema, windows=predictor.windows)
+    out = tables.output_schema(schema)
     call = _call(paths, table, predictor)
     num_kept = 0
     with restart.begun(output, call, resume=table.resume) as num_done:
@@ -91,7 +91,6 @@ def _call(paths: list[Path], table: Table, predictor: "Predictor") -> dict[str, 
         "text column": table.column,
         "--bad-rows": "skip" if table.skip_bad else "fail",
         "run": [identity_of(path) for path in paths],
-        "--windows": predictor.windows,
         "precision": [model.precision for model in predictor.models],
         "version of imdb-tx": __version__,
     }

@@ -100,10 +100,6 @@ class ExportedModel:
         )
         return found
 
-    def num_windows(self, texts: Sequence[str]) -> list[int]:
-        """In how many parts each text is read."""
-        return [1] * len(texts)
-
     def _run(self, reviews: list[EncodedReview]) -> NDArray[np.float32]:
         (found,) = self.session.run([OUTPUT], {INPUT: pad(reviews, multiple=MULTIPLE)})
         return found

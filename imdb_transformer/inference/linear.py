@@ -101,10 +101,6 @@ class LinearModel:
     def _counter(self) -> Any:
         return vectorizer(self.weighting, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
 
-    def num_windows(self, texts: Sequence[str]) -> list[int]:
-        """In how many parts each text is read: a linear model reads all of it at once."""
-        return [1] * len(texts)
-
 
 def vectorizer(weighting: Weighting, **options: Any) -> Any:
     """Scikit-learn's counter of the n-grams."""

@@ -33,9 +33,6 @@ class Model(Protocol):
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
 
-    def num_windows(self, texts: Sequence[str]) -> list[int]:
-        """In how many parts each text is read."""
-
 
 class Prediction(NamedTuple):
     """The most probable class of a text."""
@@ -43,12 +40,10 @@ class Prediction(NamedTuple):
     label: str
     probability: float
     text: str
-    windows: int | None = None
-    """in how many parts the text was read, where `windows` asked for all of it"""
 
     def record(self) -> dict[str, Any]:
-        """Its fields by name, those that say something."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        """Its fields by name, as JSON takes them."""
+        return self._asdict()
 
 
 class Predictor:
@@ -64,22 +59,17 @@ class Predictor:
     """
 
     def __init__(
-        self, models: Sequence[Model], classes: tuple[str, ...], temperatures: Sequence[float], *,
-        windows: bool = False,
-    ) -> None:  # fmt: skip
+        self, models: Sequence[Model], classes: tuple[str, ...], temperatures: Sequence[float]
+    ) -> None:
         self.models, self.classes, self.temperatures = models, classes, temperatures
-        self.windows = windows
 
     @classmethod
-    def load(
-        cls, *paths: str | Path, device: str = "auto", windows: bool = False, world: "World | None" = None
-    ) -> Self:
+    def load(cls, *paths: str | Path, device: str = "auto", world: "World | None" = None) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `windows`: of a text that is longer than those of training, read all, not head and tail. `device`:
-        "cpu" even where there is a GPU. `world`: processes that share the work. Raises RunError.
+        `device`: "cpu" even where there is a GPU. `world`: processes that share the work. Raises RunError.
         """
-        loaded = [_load(Path(path), device, windows, world) for path in paths]
+        loaded = [_load(Path(path), device, world) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
             if other.classes != first.classes:
@@ -88,11 +78,11 @@ class Predictor:
                     f"{', '.join(first.classes)}: they cannot be combined."
                 )
         models, _, temperatures = zip(*loaded, strict=True)
-        return cls(models, first.classes, temperatures, windows=windows)
+        return cls(models, first.classes, temperatures)
 
     def uncalibrated(self) -> Self:
         """The same models, their probabilities as training left them."""
-        return type(self)(self.models, self.classes, [1.0] * len(self.models), windows=self.windows)
+        return type(self)(self.models, self.classes, [1.0] * len(self.models))
 
     def logits(self, texts: Sequence[str]) -> list[NDArray[np.float64]]:
         """(N, C) logits of each model before calibration, for texts, one at least."""
@@ -127,13 +117,9 @@ class Predictor:
 
     def _stream(self, texts: Iterable[str], chunk: int) -> Iterator[Prediction]:
         for part in in_chunks(texts, chunk):
-            counts = self._num_windows(part) if self.windows else [None] * len(part)
-            for text, row, count in zip(part, self.probabilities(part), counts, strict=True):
+            for text, row in zip(part, self.probabilities(part), strict=True):
                 best = int(row.argmax())
-                yield Prediction(self.classes[best], float(row[best]), text, count)
-
-    def _num_windows(self, texts: Sequence[str]) -> list[int]:
-        return np.max([model.num_windows(texts) for model in self.models], axis=0).tolist()
+                yield Prediction(self.classes[best], float(row[best]), text)
 
 
 def identity_of(path: Path) -> str:
@@ -152,10 +138,8 @@ class _Loaded(NamedTuple):
     temperature: float
 
 
-def _load(path: Path, device: str, windows: bool, world: "World | None") -> _Loaded:
+def _load(path: Path, device: str, world: "World | None") -> _Loaded:
     if path.suffix == SUFFIX and path.is_file():
-        if windows:
-            raise RunError(f"{path} reads head and tail of a long text; --windows needs the run itself.")
         exported = ExportedModel.load(path)
         return _Loaded(exported, exported.classes, 1.0)
     # Imported here, with torch, which an exported model does not need.
@@ -168,5 +152,5 @@ def _load(path: Path, device: str, windows: bool, world: "World | None") -> _Loa
     if source.info.is_linear:
         model = LinearModel.load(source, folder)
     else:
-        model = EncoderModel(source, folder, device=device, windows=windows, world=world or ALONE)
+        model = EncoderModel(source, folder, device=device, world=world or ALONE)
     return _Loaded(model, source.info.classes, source.temperature_of(folder))

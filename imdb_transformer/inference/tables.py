@@ -16,7 +16,7 @@ from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import CHUNK, Prediction
 from imdb_transformer.store.files import whole_file
 
-ADDED = {"predicted_label": pa.string(), "probability": pa.float64(), "windows": pa.int64()}
+ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
 Skip = Callable[[str], None]
 Part = Iterator[pa.Table]
@@ -94,11 +94,9 @@ def check_output(path: Path, schema: pa.Schema) -> None:
         )
 
 
-def output_schema(schema: pa.Schema, *, windows: bool) -> pa.Schema:
+def output_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of an input, and what is predicted behind them, in the place of its own such columns."""
-    added = ADDED if windows else {name: kind for name, kind in ADDED.items() if name != "windows"}
-    kept = [field for field in schema if field.name not in added]
-    return pa.schema([*kept, *(pa.field(name, kind) for name, kind in added.items())])
+    return pa.schema([*(field for field in schema if field.name not in ADDED), *ADDED.items()])
 
 
 def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema) -> pa.Table:
@@ -107,8 +105,6 @@ def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa
         "predicted_label": [p.label for p in predictions],
         "probability": [p.probability for p in predictions],
     }
-    if out.names[-1] == "windows":  # elsewhere it is the input's own
-        added["windows"] = [p.windows for p in predictions]
     columns = [added[name] if name in added else table.column(name) for name in out.names]
     return pa.table(columns, schema=out)
 

@@ -15,7 +15,6 @@ from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.logits import length_multiple, logits_of
-from imdb_transformer.inference.windows import logits_by_windows, windows_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store import checkpoint, run
 
@@ -31,11 +30,8 @@ def tokenizer_of(source: run.Run) -> Tokenizer:
 class EncoderModel:
     """The weights of a checkpoint beside the tokenizer of its run."""
 
-    def __init__(
-        self, source: run.Run, folder: Path, *, device: str = "auto", windows: bool = False,
-        world: World = ALONE,
-    ) -> None:  # fmt: skip
-        """From a run and one of its checkpoints' folders; `windows`: read all of a long text.
+    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto", world: World = ALONE) -> None:
+        """From a run and one of its checkpoints' folders.
 
         The processes of `world` share the work, and each gets all answers. Raises RunError where run and
         checkpoint do not fit.
@@ -45,14 +41,11 @@ class EncoderModel:
                 f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"
             )
-        if windows and source.config.model.pooling == "first":
-            raise RunError(f"{source.folder} reads the first position only; windows would change nothing.")
         # With the threads that there are: those of the run's training say nothing of this process.
         here = source.config.train.model_copy(update={"device": device, "num_threads": 0})
         self.hardware = hardware.choose(here, gpu=world.gpu)
-        self.windows, self.world = windows, world
+        self.world = world
         self.limit = source.config.tokenizer.max_length
-        self.first_token = source.config.tokenizer.first_token
         self.multiple = length_multiple(source.config.model)
         self.tokenizer = tokenizer_of(source)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
@@ -80,11 +73,6 @@ class EncoderModel:
             "hardware": self.hardware, "batch_tokens": ANSWER_TOKENS, "multiple": self.multiple,
             "world": self.world,
         }  # fmt: skip
-        if self.windows:
-            whole = self.tokenizer.encode_whole(texts)
-            return logits_by_windows(
-                self.classifier, whole, size=self.limit, first_token=self.first_token, **options
-            )
         return logits_of(self.classifier, self.tokenizer.encode(texts), **options)
 
     def without_ngrams(self) -> "EncoderModel":
@@ -95,9 +83,3 @@ class EncoderModel:
         alone.classifier = copy(self.classifier)  # the weights are shared
         alone.classifier.ngram_weight = 0.0
         return alone
-
-    def num_windows(self, texts: Sequence[str]) -> list[int]:
-        """In how many parts each text is read."""
-        whole = self.tokenizer.encode_whole(texts)
-        cut = [windows_of(ids, self.limit, first_token=self.first_token) for ids in whole]
-        return [len(windows) if self.windows else 1 for windows in cut]

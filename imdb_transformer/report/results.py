@@ -129,5 +129,4 @@ def _marked(word: "WordShare", largest: float) -> str:
 def prediction(found: "Prediction") -> str:
     """One line a review."""
     label, text = one_line(found.label), one_line(found.text[:100])
-    windows = f" (read in {found.windows} windows)" if found.windows and found.windows > 1 else ""
-    return f"{label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}{windows}"
+    return f"{label}\t{found.probability:.4f}\t{text}{'...' if len(found.text) > 100 else ''}"
