@@ -53,7 +53,7 @@ class TokenizerConfig(BaseModel):
     tail_length: NaturalInt = 128
     """of the ids kept of a cut review, how many are its last ones"""
     first_token: bool = False
-    """put `[CLS]` before every review, for `model.pooling = "first"`"""
+    """put `[CLS]` before every review"""
 
     @model_validator(mode="after")
     def _tail_fits(self) -> Self:
@@ -81,38 +81,26 @@ class ModelConfig(BaseModel):
     """every position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
     radius: PositiveInt = 32
     """r, of windowed attention"""
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
-    """how the model knows where a token stands: `sinusoidal`, `learned`, `rotary` or `none`"""
-    max_positions: PositiveInt = 10_000
-    """rows of the learned table; the others have no such limit"""
+    positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
+    """how the model knows where a token stands: `sinusoidal`, `rotary` or `none`"""
     norm: Literal["post", "pre"] = "pre"
     """layer norm after each residual sum (`post`: the 2017 paper) or before each sub-layer (`pre`)"""
-    norm_eps: PositiveFloat = 1e-5
-    """added to the variance in the blocks' layer norms"""
     embedding_norm: bool = False
     """layer norm after the embedding sum"""
-    embedding_norm_eps: PositiveFloat = 1e-5
-    """added to the variance in that layer norm"""
     embedding_std: PositiveFloat = 1.0
     """standard deviation of the token embedding's initial weights"""
     embedding_scale: bool = False
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
     activation: Literal["relu", "gelu"] = "gelu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
-    pooling: Literal["max", "mean", "first"] = "max"
-    """how positions become one vector: `max`, `mean` or `first`; padding is never seen"""
+    pooling: Literal["max", "mean"] = "max"
+    """how positions become one vector: `max` or `mean`; padding is never seen"""
     dropout: Fraction = 0.1
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
-    attention_dropout: Fraction = 0.0
-    """on attention weights"""
-    activation_dropout: Fraction = 0.0
-    """after the feed-forward's activation"""
     word_dropout: Fraction = 0.0
     """share of a review's tokens that a classifier's training leaves out, others each time"""
     ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
     """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
-    ngram_min_reviews: Annotated[int, Field(ge=1)] = 2
-    """an n-gram that stands in fewer training reviews has no vote"""
     ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """of the bag's logits beside the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
@@ -205,8 +193,6 @@ class PretrainConfig(BaseModel):
     """share of tokens hidden behind `[MASK]`"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
     """ids that stand in for the whole vocabulary in a batch's softmax, about"""
-    detection_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """weight of replaced-token detection beside masked language modelling; 0 leaves it out"""
 
 
 class Config(BaseModel):
@@ -224,11 +210,4 @@ class Config(BaseModel):
     def _sections_fit(self) -> Self:
         if self.train.patience and not self.data.validation:
             raise ValueError("train.patience counts validations, and data.validation = false makes none")
-        longest = self.tokenizer.max_length
-        if self.model.positions == "learned" and self.model.max_positions < longest:
-            raise ValueError(
-                f"model.max_positions ({self.model.max_positions}) is below tokenizer.max_length ({longest})"
-            )
-        if self.model.pooling == "first" and not self.tokenizer.first_token:
-            raise ValueError('model.pooling = "first" needs tokenizer.first_token = true')
         return self

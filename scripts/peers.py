@@ -23,8 +23,7 @@ class TorchClassifier(nn.Module):
             c.width, c.num_heads, c.feedforward_width, c.dropout, c.activation, batch_first=True,
             norm_first=c.norm == "pre",
         )  # fmt: skip
-        layer.self_attn.dropout = c.attention_dropout
-        layer.dropout.p = c.activation_dropout  # between the two linear maps of the feed-forward
+        layer.self_attn.dropout = layer.dropout.p = 0.0  # on attention weights, and inside the feed-forward
         norm = nn.LayerNorm(c.width) if c.norm == "pre" else None
         self.encoder = nn.TransformerEncoder(layer, c.num_layers, norm, enable_nested_tensor=False)
         self.head = nn.Linear(c.width, 2)
@@ -47,7 +46,9 @@ class TransformersClassifier(nn.Module):
         return self.model(input_ids=ids, attention_mask=mask.long()).logits
 
 
-def bert(config: Config, vocab_size: int, *, attention: str = "sdpa") -> nn.Module:
+def bert(
+    config: Config, vocab_size: int, *, attention: str = "sdpa", attention_dropout: float = 0.0
+) -> nn.Module:
     """BERT of our sizes; `attention`: which implementation of it."""
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -55,15 +56,11 @@ def bert(config: Config, vocab_size: int, *, attention: str = "sdpa") -> nn.Modu
     settings = BertConfig(
         vocab_size=vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
         num_attention_heads=c.num_heads, intermediate_size=c.feedforward_width, hidden_act=c.activation,
-        hidden_dropout_prob=c.dropout, attention_probs_dropout_prob=c.attention_dropout,
+        hidden_dropout_prob=c.dropout, attention_probs_dropout_prob=attention_dropout,
         classifier_dropout=0.0, max_position_embeddings=config.tokenizer.max_length, num_labels=2,
         attn_implementation=attention,
     )  # fmt: skip
-    model = BertForSequenceClassification(settings)
-    if c.activation_dropout:  # it has no rate for this one
-        for layer in model.bert.encoder.layer:
-            layer.intermediate = nn.Sequential(layer.intermediate, nn.Dropout(c.activation_dropout))
-    return model
+    return BertForSequenceClassification(settings)
 
 
 def modernbert(config: Config, vocab_size: int) -> nn.Module:
@@ -74,8 +71,8 @@ def modernbert(config: Config, vocab_size: int) -> nn.Module:
     settings = ModernBertConfig(
         vocab_size=vocab_size, hidden_size=c.width, num_hidden_layers=c.num_layers,
         num_attention_heads=c.num_heads, intermediate_size=gated_width(c), hidden_activation=c.activation,
-        embedding_dropout=c.dropout, attention_dropout=c.attention_dropout,
-        mlp_dropout=c.activation_dropout, local_attention=2 * c.radius,
+        embedding_dropout=c.dropout, attention_dropout=0.0,
+        mlp_dropout=0.0, local_attention=2 * c.radius,
         layer_types=["sliding_attention"] * c.num_layers, classifier_pooling="mean",
         max_position_embeddings=config.tokenizer.max_length, num_labels=2, pad_token_id=0, bos_token_id=2,
         eos_token_id=2, cls_token_id=2, sep_token_id=2, attn_implementation="sdpa",

@@ -8,28 +8,31 @@ import torch
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.inference.attention import attention
+from imdb_transformer.inference.attention import attention, weights_of
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.model.attention import SelfAttention, attention_bias
-from imdb_transformer.model.positions import rotation
+from imdb_transformer.model.attention import SelfAttention
+from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 
 TEXT = "An awful, boring film.<br />I left <b>early</b>!"
 
 
-@pytest.mark.parametrize(("kind", "radius"), [("full", 0), ("windowed", 4)])
-def test_the_weights_shown_are_those_that_the_layer_uses(kind: str, radius: int) -> None:
+@pytest.mark.parametrize("length", [1, 7, 21])
+@pytest.mark.parametrize("kind", ["full", "windowed"])
+def test_the_weights_shown_are_those_that_the_layer_multiplies_its_values_by(kind: str, length: int) -> None:
     torch.manual_seed(0)
-    config = ModelConfig(width=16, num_heads=2, head_width=8, attention=kind, radius=radius or 1)
-    layer = SelfAttention(config)
-    x = torch.randn(1, 21, 16)
-    turns = rotation(21, 8, x.device, x.dtype)
-    weights = layer.weights(x, turns, radius)
-    values = layer.project_in(x[0]).unflatten(-1, (3, 2, 8))[:, 2].transpose(0, 1)  # (H, L, K)
+    config = ModelConfig(width=16, num_layers=2, num_heads=2, head_width=8, attention=kind, radius=4)
+    encoder = Encoder(config, 30).eval()
+    inputs: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
+    layer = encoder.blocks[1].get_submodule("attention")
+    assert isinstance(layer, SelfAttention)
+    layer.register_forward_hook(lambda *call: (inputs.append(call[1][0]), outputs.append(call[2]))[0])
+    weights = weights_of(encoder, torch.arange(1, length + 1), 2)
+    values = layer.project_in(inputs[0][0]).unflatten(-1, (3, 2, 8))[:, 2].transpose(0, 1)  # (H, L, K)
     by_hand = layer.project_out((weights @ values).transpose(0, 1).flatten(1))
-    bias = attention_bias(torch.ones(1, 21, dtype=torch.bool), radius, x.dtype)
-    torch.testing.assert_close(by_hand, layer(x, bias, turns)[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(by_hand, outputs[0][0], atol=1e-5, rtol=1e-5)
 
 
 def test_every_word_looks_at_words_with_weights_that_add_up_to_one(trained: Path) -> None:

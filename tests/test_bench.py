@@ -148,7 +148,7 @@ def numbers_drawn(step: Callable[[Any], object], batch: Any) -> int:
 
 @pytest.fixture
 def model_config(tiny: Callable[..., Config]) -> Config:
-    return tiny("model.dropout=0.2", "model.activation_dropout=0.1", "model.activation=relu")
+    return tiny("model.dropout=0.2", "model.activation=relu")
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
@@ -236,8 +236,9 @@ def test_a_peer_off_the_fused_kernel_is_refused(
     dropout: float, attention: str, tiny: Callable[..., Config]
 ) -> None:
     pytest.importorskip("transformers")
-    model_config = tiny(f"model.attention_dropout={dropout}")
-    model = peers.TransformersClassifier(peers.bert(model_config, VOCAB_SIZE, attention=attention)).train()
+    model_config = tiny()
+    bert = peers.bert(model_config, VOCAB_SIZE, attention=attention, attention_dropout=dropout)
+    model = peers.TransformersClassifier(bert).train()
     batch = bench_train.batches_of(part_of(40, 40, 37), 10_000, 8)[0]
     step = bench_train.peer_step(model, model_config, "fp32")
     with pytest.raises(RuntimeError, match="did not take torch's fused kernel"):

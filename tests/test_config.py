@@ -55,7 +55,6 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("train=3", "section.key=value"),
         ("epochs", "section.key=value"),
         ("tokenizer.tail_length=512", "below max_length"),
-        ("model.pooling=first", "first_token"),
         ("model.head_width=7", "even"),
         ("train.patience=3 train.best_by=last", 'best_by = "last"'),
         ("train.patience=3 data.validation=false", "data.validation = false"),
@@ -126,9 +125,9 @@ def test_every_key_is_read_by_some_training(
     for section in sections:
         monkeypatch.setattr(section, "__getattribute__", reading)
     short = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=100000")
-    choices = ("train.optimizer=muon", "model.positions=learned", "model.embedding_norm=true")
+    choices = ("train.optimizer=muon", "model.embedding_norm=true")
     train(tiny(*short, *choices, "model.ngram_buckets=64"), tmp_path / "a")
-    train(tiny(*short, "pretrain.detection_weight=1.0"), tmp_path / "b", kind="encoder")
+    train(tiny(*short), tmp_path / "b", kind="encoder")
     texts = [f"{word} film number {i}" for i in range(20) for word in ("good", "bad")]
     write_jsonl(tmp_path / "one.jsonl", texts, ["pos", "neg"] * 20)  # has no test split
     prepared(tiny(f"data.source={tmp_path / 'one.jsonl'}"))

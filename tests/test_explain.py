@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID, Tokenizer
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.explanation import explain
@@ -41,7 +41,7 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
+@pytest.mark.parametrize("pooling", ["max", "mean"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
     trained: Path, text: str, pooling: str, num_classes: int
@@ -72,14 +72,12 @@ def blank_difference(predictor: Predictor, num_ids: int) -> float:
     (model,) = predictor.models
     assert isinstance(model, EncoderModel)
     ids = torch.full((1, num_ids), PAD_ID)
-    if model.first_token:
-        ids[0, 0] = CLS_ID
     with torch.no_grad():
         first, second = model.classifier(ids, ids >= 0)[0].tolist()
     return (second - first) / predictor.temperatures[0]
 
 
-@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
+@pytest.mark.parametrize("pooling", ["max", "mean"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
     trained: Path, pooling: str, norm: str
@@ -87,9 +85,6 @@ def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
     predictor = a_predictor(trained, pooling=pooling, norm=norm)
     (model,) = predictor.models
     assert isinstance(model, EncoderModel)
-    if pooling == "first":
-        config = run.open_run(trained).config.tokenizer.model_copy(update={"first_token": True})
-        model.tokenizer, model.first_token = Tokenizer.train(["a good dull film"] * 9, config), True
     text = "A good film, with a dull ending."
     found = explain(predictor, text, method="gradients")
     blank = blank_difference(predictor, len(model.tokenizer.encode([text])[0]))

@@ -1,17 +1,18 @@
 """Shapes: B batch, L length, H heads, K head width, D model width."""
 
-import math
-
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.attention import SelfAttention, attention_bias
+from imdb_transformer.model import plain
+from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.classifier import Classifier, pool, without_words
 from imdb_transformer.model.encoder import Block, Encoder
 from imdb_transformer.model.layers import Dropout
-from imdb_transformer.model.positions import rotate, rotation, sinusoids
+from imdb_transformer.model.positions import rotary_table, rotate, sinusoids
+from imdb_transformer.model.windows import windows
 
 SMALL = ModelConfig(
     width=12,
@@ -21,16 +22,16 @@ SMALL = ModelConfig(
     feedforward_width=20,
     radius=4,
     dropout=0.0,
-    max_positions=64,
 )
 VARIANTS = [
     {"attention": attention, "positions": positions, "norm": norm, "pooling": pooling}
     for attention, positions, norm, pooling in [
         ("full", "sinusoidal", "post", "max"),
         ("full", "rotary", "pre", "mean"),
-        ("windowed", "learned", "post", "max"),
+        ("windowed", "sinusoidal", "post", "mean"),
         ("windowed", "rotary", "pre", "max"),
-        ("windowed", "none", "pre", "first"),
+        ("windowed", "none", "pre", "max"),
+        ("full", "none", "post", "mean"),
     ]
 ]
 
@@ -73,39 +74,36 @@ def test_every_parameter_gets_a_gradient(variant: dict[str, str]) -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
-def one_head_at_a_time(layer: SelfAttention, x: Tensor, mask: Tensor, radius: int | None) -> Tensor:
-    """Attention with a loop over reviews, heads and queries; no positions."""
-    length, width = x.shape[1], layer.head_width
-    inner = layer.num_heads * width
-    weight, bias = layer.project_in.weight, layer.project_in.bias
-    out = torch.zeros(*x.shape[:2], inner)
-    for b in range(len(x)):
-        for h in range(layer.num_heads):
-            rows = [slice(part * inner + h * width, part * inner + (h + 1) * width) for part in range(3)]
-            q, k, v = (x[b] @ weight[r].T + bias[r] for r in rows)
-            for i in range(length):
-                seen = [j for j in range(length) if mask[b, j] and (radius is None or abs(i - j) <= radius)]
-                if seen:
-                    scores = torch.stack([q[i] @ k[j] / math.sqrt(width) for j in seen])
-                    out[b, i, h * width : (h + 1) * width] = scores.softmax(0) @ v[seen]
-    return layer.project_out(out)
+def plain_logits(model: Classifier, config: ModelConfig, ids: Tensor, mask: Tensor) -> Tensor:
+    """(B, C) of the plain twin, review by review, without padding."""
+    weights = dict(model.named_parameters())
+    return torch.stack(
+        [plain.logits(row[seen], weights, config) for row, seen in zip(ids, mask, strict=True)]
+    )
 
 
-@pytest.mark.parametrize("attention", ["full", "windowed"])
-def test_attention_equals_one_head_at_a_time(attention: str) -> None:
-    config = small(attention=attention, head_width=5, positions="none")
-    layer = SelfAttention(config)
-    x = torch.randn(2, 11, config.width)
-    _, mask = a_batch([11, 6], 11)
-    radius = config.radius if attention == "windowed" else 0
-    ours = layer(x, attention_bias(mask, radius, x.dtype), None)
-    slow = one_head_at_a_time(layer, x, mask, radius or None)
-    torch.testing.assert_close(ours[mask], slow[mask], atol=1e-5, rtol=1e-5)
-    weight = layer.project_in.weight
-    towards = torch.randn(ours[mask].shape)
-    (ours_gradient,) = torch.autograd.grad((ours[mask] * towards).sum(), weight)
-    (slow_gradient,) = torch.autograd.grad((slow[mask] * towards).sum(), weight)
-    torch.testing.assert_close(ours_gradient, slow_gradient, atol=1e-4, rtol=1e-4)
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+def test_logits_and_gradients_equal_those_of_the_plain_twin(variant: dict[str, str], activation: str) -> None:
+    config = small(**variant, activation=activation, head_width=6, embedding_norm=True, embedding_scale=True)
+    model = with_random_vectors(classifier(config))
+    ids, mask = a_batch([11, 23, 1, 8], 24)
+    ours, twin = model(ids, mask), plain_logits(model, config, ids, mask)
+    torch.testing.assert_close(ours, twin, atol=1e-5, rtol=1e-5)
+    towards, parameters = torch.randn(ours.shape), list(model.parameters())
+    gradients, expected = (
+        torch.autograd.grad((logits * towards).sum(), parameters) for logits in (ours, twin)
+    )
+    torch.testing.assert_close(gradients, expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def with_random_vectors(model: Classifier) -> Classifier:
+    """The model with biases and norms that are not zeros and ones."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.normal_(mean=0.5, std=0.3)
+    return model
 
 
 @pytest.mark.parametrize("length", [1, 5, 16])
@@ -116,13 +114,25 @@ def test_windowed_attention_with_radius_of_the_length_equals_full(length: int) -
     torch.testing.assert_close(windowed(ids, mask), full(ids, mask))
 
 
-def test_windows_wider_than_the_review_and_learned_tables_shorter_than_the_padding_work() -> None:
+def test_windows_may_be_wider_than_the_review() -> None:
     ids, mask = a_batch([5, 3], 5)
     wide, full = classifier(small(attention="windowed", radius=1000)), classifier(small(attention="full"))
     torch.testing.assert_close(wide(ids, mask), full(ids, mask))
-    short = classifier(small(positions="learned", max_positions=5))
-    padded_ids, padded_mask = a_batch([5, 3], 8)
-    torch.testing.assert_close(short(padded_ids, padded_mask), short(padded_ids[:, :5], padded_mask[:, :5]))
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_windows_and_their_gradient_are_those_of_unfold(size: int) -> None:
+    """At the outer edges stands something that the bias masks: only the inner positions are compared."""
+    x = torch.randn(3, 4 * size, 5, requires_grad=True)
+    radius = size // 2
+    plain = F.pad(x, (0, 0, radius, radius)).unfold(1, 2 * size, size).transpose(-1, -2)
+    inside = torch.ones(4, 2 * size, 1)
+    inside[0, :radius] = inside[-1, -radius:] = 0
+    ours, plain = windows(x, size) * inside, plain * inside
+    torch.testing.assert_close(ours, plain)
+    towards = torch.randn(ours.shape)
+    gradients = [torch.autograd.grad((found * towards).sum(), x) for found in (ours, plain)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
@@ -133,9 +143,9 @@ def test_encoder_equals_torchs_with_the_same_weights(norm: str, activation: str)
     ours = Encoder(config, 30).eval()
     layer = nn.TransformerEncoderLayer(
         config.width, config.num_heads, config.feedforward_width, dropout=0.0, activation=activation,
-        batch_first=True, norm_first=norm == "pre", layer_norm_eps=config.norm_eps,
+        batch_first=True, norm_first=norm == "pre",
     )  # fmt: skip
-    final = nn.LayerNorm(config.width, config.norm_eps) if norm == "pre" else None
+    final = nn.LayerNorm(config.width) if norm == "pre" else None
     theirs = nn.TransformerEncoder(layer, config.num_layers, norm=final, enable_nested_tensor=False).eval()
     for block, other in zip(ours.blocks, theirs.layers, strict=True):
         assert isinstance(block, Block)
@@ -168,43 +178,17 @@ def copy_weights(block: Block, other: nn.Module) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 7, 8])
 def test_sinusoids_are_the_papers_for_even_and_odd_widths(width: int) -> None:
-    table = sinusoids(6, width, torch.device("cpu"))
-    for position in range(6):
-        for i in range(width):
-            angle = position / 10_000 ** (2 * (i // 2) / width)
-            expected = math.cos(angle) if i % 2 else math.sin(angle)
-            assert table[position, i].item() == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(sinusoids(6, width, torch.device("cpu")), plain.sinusoids(6, width))
 
 
 def test_rotary_products_depend_on_the_distance_only() -> None:
-    turns = rotation(20, 8, torch.device("cpu"), torch.float32)
+    rotation = rotary_table(20, 8, torch.device("cpu"), torch.float32)
     q, k = torch.randn(8), torch.randn(8)
-    turned_q, turned_k = (rotate(x.expand(20, 8), turns) for x in (q, k))
+    turned_q, turned_k = (rotate(x.expand(20, 8), rotation) for x in (q, k))
     products = turned_q @ turned_k.T
     for distance in range(-5, 6):
         diagonal = products.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
-
-
-def test_rotation_is_that_of_complex_numbers() -> None:
-    """Su et al. 2021, 3.2.1: channels i and i + K/2 as one number, turned by position times frequency."""
-    x = torch.randn(3, 20, 8)
-    angle = torch.arange(20)[:, None] * 10_000 ** (-torch.arange(4) / 4)
-    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
-    ours = rotate(x, rotation(20, 8, torch.device("cpu"), torch.float32))
-    torch.testing.assert_close(ours, torch.cat([turned.real, turned.imag], -1))
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
-def test_embedding_is_that_of_scaled_tokens_and_their_positions(positions: str) -> None:
-    embedding = Encoder(small(positions=positions, embedding_scale=True), 30).embedding
-    ids, _ = a_batch([7, 5], 7)
-    expected = embedding.tokens.weight[ids] * 12**0.5
-    if positions == "sinusoidal":
-        expected = expected + sinusoids(7, 12, ids.device)
-    if embedding.learned is not None:
-        expected = expected + embedding.learned.weight[:7]
-    torch.testing.assert_close(embedding(ids, torch.float32), expected)
 
 
 def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
@@ -215,11 +199,10 @@ def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
     torch.testing.assert_close(pooled, torch.stack([features[0].amax(0), features[1, :2].amax(0)]))
 
 
-def test_mean_and_first_read_tokens_only() -> None:
+def test_the_mean_reads_tokens_only() -> None:
     features = torch.randn(1, 4, 3)
     mask = torch.tensor([[True, True, False, False]])
     torch.testing.assert_close(pool(features, mask, "mean"), features[:, :2].mean(1))
-    torch.testing.assert_close(pool(features, mask, "first"), features[:, 0])
 
 
 def test_the_mean_of_bf16_features_is_as_exact_as_they_are() -> None:
@@ -245,11 +228,11 @@ def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     dropout = Dropout(0.25, by_channel=True).train()
     ones = torch.ones(64, 5, 256)
-    out = dropout(ones, dropout.channels(ones, 256))
+    out = dropout(ones)
     assert torch.equal(out, out[:, :1].expand_as(out))
     torch.testing.assert_close(out.unique(), torch.tensor([0.0, 4 / 3]))
     assert out.mean().item() == pytest.approx(1, abs=0.02)
-    assert torch.equal(dropout.eval()(out, dropout.channels(out, 256)), out)
+    assert torch.equal(dropout.eval()(out), out)
 
 
 @pytest.mark.parametrize("by_channel", [True, False])
@@ -258,11 +241,8 @@ def test_dropout_drops_its_share_keeps_the_mean_and_the_type(p: float, by_channe
     torch.manual_seed(0)
     dropout = Dropout(p, by_channel=by_channel).train()
     for dtype in (torch.float32, torch.bfloat16):
-        ones = torch.ones(128, 4, 256, dtype=dtype)
-        for out in (
-            dropout(ones, dropout.channels(ones, 256)),
-            dropout.add_to(ones, ones, dropout.channels(ones, 256)) - 1,
-        ):
+        for shape in ((128, 4, 256), (512, 256)):  # reviews, or selected positions
+            out = dropout(torch.ones(shape, dtype=dtype))
             assert out.dtype == dtype
             assert (out == 0).float().mean().item() == pytest.approx(p, abs=0.01)
             assert out.float().mean().item() == pytest.approx(1, abs=0.02)
@@ -271,12 +251,8 @@ def test_dropout_drops_its_share_keeps_the_mean_and_the_type(p: float, by_channe
 @pytest.mark.parametrize("by", ["channel", "element"])
 @pytest.mark.parametrize(
     ("key", "part"),
-    [
-        ("dropout", "encoder.embedding"), ("dropout", "encoder.blocks"),
-        ("activation_dropout", "encoder.blocks"), ("attention_dropout", "encoder.blocks"),
-        ("word_dropout", ""),
-    ],
-)  # fmt: skip
+    [("dropout", "encoder.embedding"), ("dropout", "encoder.blocks"), ("word_dropout", "")],
+)
 def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str, by: str) -> None:
     model = classifier(small(**{key: 0.5}, dropout_mask=by))
     ids, mask = a_batch([20, 9], 20)
@@ -320,14 +296,13 @@ def test_each_block_is_used_once(num_layers: int) -> None:
     assert {name.split(".")[2] for name in used} == set(map(str, range(num_layers)))
 
 
-def test_some_positions_features_are_those_of_all() -> None:
-    encoder = Encoder(small(dropout=0.5, activation_dropout=0.5), 30).train()
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_features_of_selected_positions_are_those_of_all(norm: str) -> None:
+    encoder = Encoder(small(norm=norm), 30)
     ids, mask = a_batch([30, 7, 20], 32)
-    rows = torch.tensor([3, 40, 95, 3])
-    mixed = encoder.mix(ids, mask, torch.float32)
-    torch.testing.assert_close(
-        encoder.each_position(mixed.at(rows)), encoder.each_position(mixed).flatten(0, 1)[rows]
-    )
+    rows = torch.tensor([3, 40, 65, 3])
+    some, all_positions = (encoder(ids, mask, torch.float32, which) for which in (rows, None))
+    torch.testing.assert_close(some, all_positions.flatten(0, 1)[rows])
 
 
 def test_word_dropout_leaves_its_share_of_each_reviews_tokens_out_and_the_others_in_order() -> None:
@@ -342,11 +317,10 @@ def test_word_dropout_leaves_its_share_of_each_reviews_tokens_out_and_the_others
         assert fewer.shape == (4, 30)
         assert mask.sum(1).tolist() == [30, 7, 1, 15]
         assert torch.equal(mask, fewer != 0)
-        for row, kept in zip(fewer, mask, strict=True):
-            assert row[0] == 1  # where [CLS] may stand
-            assert (row[kept].diff() > 0).all()
+        for row, tokens in zip(fewer, mask, strict=True):
+            assert (row[tokens].diff() > 0).all()
         left[fewer[0]] += 1 / 400
-    torch.testing.assert_close(left[2:], torch.full((39,), 29 / 39), rtol=0, atol=0.1)
+    torch.testing.assert_close(left[1:], torch.full((40,), 30 / 40), rtol=0, atol=0.1)
 
 
 def test_word_dropout_is_for_training_only_and_computes_nothing_for_what_it_drops() -> None:

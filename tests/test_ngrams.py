@@ -114,8 +114,8 @@ def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
     assert (model.ngrams.weights.count_nonzero(0) > 100).all()
 
 
-def test_what_stands_in_too_few_reviews_has_no_vote(tiny: Tiny) -> None:
-    made = prepare(tiny("model.ngram_buckets=65536", "model.ngram_min_reviews=3"), "classifier", CPU)
+def test_an_ngram_in_fewer_than_ten_reviews_has_no_vote(tiny: Tiny) -> None:
+    made = prepare(tiny("model.ngram_buckets=65536"), "classifier", CPU)
     split = made.data.splits["train"]
     starting_weights.fit_ngrams(made.task.model, split, made.config)
     weights = made.task.model.get_buffer("ngrams.weights").flatten()
@@ -124,8 +124,8 @@ def test_what_stands_in_too_few_reviews_has_no_vote(tiny: Tiny) -> None:
         row = torch.from_numpy(split.review(i).astype(np.int64))[None]
         present[i, hashed(row, row != 0, 65536)[0].clamp(min=0)] = 1
     counts = present.sum(0)
-    assert (weights[counts < 3] == 0).all()
-    assert (weights[counts >= 3] != 0).sum() > 100
+    assert (weights[counts < 10] == 0).all()
+    assert (weights[counts >= 10] != 0).sum() > 100
 
 
 def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.inference.logits import Batch
 from imdb_transformer.model import masked
-from imdb_transformer.model.masked import PretrainingLosses, PretrainingModel, _sampled
+from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import loop, pretrain
 from imdb_transformer.training.prepare import prepare
@@ -24,31 +24,23 @@ from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
 Tiny = Callable[..., Config]
-BOTH = "pretrain.detection_weight=5.0"
 
 
 def pretrained(config: Config, folder: Path, stop_after: int | None = None) -> run.Run:
     return train(config, folder, stop_after, kind="encoder")
 
 
-def test_both_losses_fall_on_the_demo_corpus(tmp_path: Path) -> None:
+def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path) -> None:
     config = config_file.load(
-        "demo.toml",
-        [f"data.data_dir={tmp_path}", "train.epochs=2", "train.lr=5e-3", BOTH, "model.dropout=0.0"],
+        "demo.toml", [f"data.data_dir={tmp_path}", "train.epochs=2", "train.lr=5e-3", "model.dropout=0.0"]
     )
-    ended = pretrained(config, tmp_path / "run")
-    lines = metrics.read(ended.folder)
-    for figure in ("masked_loss", "detection_loss"):
-        first, last = (np.mean([line[figure] for line in part]) for part in (lines[:5], lines[-5:]))
-        assert last < 0.8 * first, figure
-    told, replaced = (
-        np.mean([line[name] for line in lines[-5:]]) for name in ("detection_accuracy", "replaced_share")
-    )
-    assert told > 1 - replaced  # what calling every token original would get
+    lines = metrics.read(pretrained(config, tmp_path / "run").folder)
+    first, last = (np.mean([line["masked_loss"] for line in part]) for part in (lines[:5], lines[-5:]))
+    assert last < 0.8 * first
 
 
 def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny(BOTH, "train.ema_decay=0.9", "train.accumulate=2")
+    config = tiny("train.ema_decay=0.9", "train.accumulate=2")
     whole = pretrained(config, tmp_path / "whole")
     with pytest.raises(Interrupted, match="imdb-tx pretrain --resume"):
         pretrained(config, tmp_path / "parts", 5)
@@ -58,7 +50,7 @@ def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny
 
 
 def test_pretraining_and_its_tokenizer_read_neither_validation_nor_test(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny(BOTH)
+    config = tiny()
     whole = pretrained(config, tmp_path / "whole").folder
     data = tmp_path / "data"
     held_out = [path for name in ("test", "validation") for path in data.rglob(f"{name}.parquet")]
@@ -143,11 +135,11 @@ def test_a_pretrained_run_does_not_predict_and_says_what_to_do(config_path: Path
     assert f"imdb-tx pretrain --resume {folder}" in str(wrong.exception)
 
 
-def a_model(**options: float) -> tuple[PretrainingModel, torch.Tensor, torch.Tensor]:
+def a_model(**options: float) -> tuple[MaskedLanguageModel, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     ids = torch.randint(4, 50, (6, 32))
     counts = torch.bincount(ids.flatten(), minlength=50).float()
-    model = PretrainingModel(
+    model = MaskedLanguageModel(
         Config().model,
         PretrainConfig(**options),
         mask_id=MASK_ID,
@@ -162,8 +154,7 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     model.inclusion.fill_(1.0)
     features = torch.randn(20, Config().model.width)
     targets = ids.flatten()[:20]
-    logits, candidates = model._named(features, targets)
-    assert candidates[:50].tolist() == list(range(50))
+    logits = model.candidate_logits(features, targets)
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
     expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
@@ -177,9 +168,9 @@ def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() ->
     torch.manual_seed(1)
     with torch.no_grad():
         model.encoder.embedding.tokens.weight.mul_(0.1)  # or a few huge terms are all of a sum
-        sums = torch.stack([model._named(features, targets)[0].exp().sum(1) for _ in range(4000)])
+        sums = torch.stack([model.candidate_logits(features, targets).exp().sum(1) for _ in range(4000)])
         model.inclusion.copy_(model.inclusion > 0)  # all that are ever candidates
-        exact = model._named(features, targets)[0].exp().sum(1)
+        exact = model.candidate_logits(features, targets).exp().sum(1)
     error = sums.std(0) / len(sums) ** 0.5
     assert ((sums.mean(0) - exact).abs() < 4 * error).all()
 
@@ -190,15 +181,13 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
     figures = []
     for multiple in (1, 128):
         monkeypatch.setattr(masked, "SIZE_MULTIPLE", multiple)
-        model, ids, mask = a_model(num_candidates=16, detection_weight=1.0)
+        model, ids, mask = a_model(num_candidates=16)
         torch.manual_seed(1)
-        losses = model(ids, mask)
-        (losses.masked + losses.detection).backward()
-        figures.append((losses, [parameter.grad for parameter in model.parameters()]))
-    (exact, gradients), (rounded, others) = figures
-    assert exact.num_masked == rounded.num_masked
-    torch.testing.assert_close(list(map(torch.as_tensor, exact)), list(map(torch.as_tensor, rounded)))
-    torch.testing.assert_close(gradients, others)
+        loss, num_correct, num_masked = model.eval()(ids, mask)  # no dropout, which draws by size
+        loss.backward()
+        figures.append((loss, num_correct, num_masked, [p.grad for p in model.parameters()]))
+    exact, rounded = figures
+    torch.testing.assert_close(rounded, exact)
 
 
 def test_an_id_that_no_training_text_holds_has_an_embedding_too(tiny: Tiny) -> None:
@@ -206,17 +195,6 @@ def test_an_id_that_no_training_text_holds_has_an_embedding_too(tiny: Tiny) -> N
     data = tokenize(config, ["train"])
     task = pretrain.make_task(config, data.splits, CPU, vocab_size=1000)
     assert task.model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
-
-
-@pytest.mark.parametrize("answer", [-1.0, 1.0])
-def test_detection_is_right_where_it_says_of_a_token_whether_it_was_replaced(answer: float) -> None:
-    model, ids, mask = a_model(num_candidates=16, detection_weight=1.0)
-    torch.nn.init.zeros_(model.detector[-1].weight)  # type: ignore[arg-type]
-    torch.nn.init.constant_(model.detector[-1].bias, answer)  # type: ignore[arg-type]
-    losses = model(ids, mask)
-    num_replaced = int(losses.num_replaced)
-    assert num_replaced > 0
-    assert losses.num_detected == (num_replaced if answer > 0 else mask.sum() - num_replaced)
 
 
 def test_special_ids_are_no_candidates() -> None:
@@ -231,29 +209,18 @@ def test_what_is_counted_anew_is_not_kept_with_the_weights() -> None:
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
 
 
-def test_guesses_follow_the_distribution() -> None:
-    logits = torch.log(torch.tensor([[0.5, 0.2, 0.3]])).repeat(20_000, 1)
-    torch.manual_seed(0)
-    drawn = _sampled(logits, torch.tensor([7, 9]), torch.full((20_000,), 5))
-    shares = [(drawn == i).float().mean().item() for i in (5, 7, 9)]
-    assert shares == pytest.approx([0.5, 0.2, 0.3], abs=0.02)
-
-
-def test_only_tokens_are_masked_and_padding_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing is left to chance: all is masked, every id a candidate, every guess the candidate 4.
-    model, ids, _ = a_model(detection_weight=1.0, mask_fraction=1 - 1e-9)
+def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
+    # Nothing is left to chance: all is masked, and every id is a candidate.
+    model, ids, _ = a_model(mask_fraction=1 - 1e-9)
     model.eval().inclusion.fill_(1)
-    monkeypatch.setattr("imdb_transformer.model.masked._sampled", lambda _, ids, own: ids[own * 0 + 4])
     ids[:, 20:] = 0
     padded, cut = model(ids, ids != 0), model(ids[:, :20], ids[:, :20] != 0)
-    assert padded.num_masked == cut.num_masked == 6 * 20
-    assert padded.num_replaced == cut.num_replaced == int((ids[:, :20] != 4).sum())
-    torch.testing.assert_close((padded.masked, padded.detection), (cut.masked, cut.detection))
-    assert (padded.num_correct, padded.num_detected) == (cut.num_correct, cut.num_detected)
+    assert padded[2] == cut[2] == 6 * 20
+    torch.testing.assert_close(padded, cut)
 
 
-def masked_positions(model: PretrainingModel, ids: torch.Tensor) -> torch.Tensor:
-    return model._chosen(ids, ids != PAD_ID)
+def masked_positions(model: MaskedLanguageModel, ids: torch.Tensor) -> torch.Tensor:
+    return model.masked_positions(ids, ids != PAD_ID)
 
 
 def test_special_tokens_are_never_masked() -> None:
@@ -281,48 +248,28 @@ def test_one_token_at_least_is_masked_whichever_it_is() -> None:
 
 
 def test_a_batch_without_a_token_to_mask_costs_nothing() -> None:
-    model, ids, _ = a_model(detection_weight=1.0)
-    losses = model(torch.full_like(ids[:2, :1], CLS_ID), ids[:2, :1] >= 0)
-    assert losses.num_masked == 0
-    assert losses.masked.item() == 0
-    (losses.masked + losses.detection).backward()
-    objective = self_supervision(0.15, 1.0)
+    model, ids, _ = a_model()
+    loss, _, num_masked = model(torch.full_like(ids[:2, :1], CLS_ID), ids[:2, :1] >= 0)
+    assert num_masked == 0
+    assert loss.item() == 0
+    loss.backward()
     learner = Learner(model, model, [torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])])
     batch = Batch(torch.full((2, 1), CLS_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
-    taken = train_step(learner, [batch], objective, TrainConfig(), CPU, step=0, lr=1e-3)
+    taken = train_step(learner, [batch], self_supervision(0.15), TrainConfig(), CPU, step=0, lr=1e-3)
     assert taken.figures["masked_loss"] == 0
-    assert taken.loss > 0  # of the detection
 
 
 def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
-    """Or it would weigh less beside the other than in ELECTRA's equation 5."""
-    six, zero = torch.tensor(6.0), torch.tensor(0)
-
-    def model(*_: object) -> PretrainingLosses:
-        return PretrainingLosses(six, 3, zero, torch.tensor(5.0), zero, zero)
+    def model(*_: object) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return torch.tensor(6.0), torch.tensor(2), 3
 
     batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
-    loss = self_supervision(0.2, 7.0).loss(model, batch, torch.float32)  # type: ignore[arg-type]
-    assert loss.total.item() == pytest.approx(6 / 0.2 + 7 * 5)
+    loss = self_supervision(0.2).loss(model, batch, torch.float32)  # type: ignore[arg-type]
+    assert loss.total.item() == pytest.approx(6 / 0.2)
+    assert loss.figures == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
 
 
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:
     shown = imdb_tx("pretrain", "--config", config_path, "--dry-run", "--run-dir", tmp_path / "run")
     assert "nothing was trained" in shown.stdout
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("weight", [0.0, 5.0])
-def test_both_losses_come_to_the_total_by_their_weights_and_every_figure_is_told(weight: float) -> None:
-    model, ids, mask = a_model(detection_weight=weight, mask_fraction=0.2)
-    model.eval()
-    batch = Batch(ids, mask, torch.zeros(len(ids), dtype=torch.long), int(mask.sum()))
-    torch.manual_seed(7)
-    losses = model(ids, mask)
-    torch.manual_seed(7)
-    told = self_supervision(0.2, weight).loss(model, batch, torch.float32)
-    torch.testing.assert_close(told.total, losses.masked / 0.2 + weight * losses.detection)
-    names = ["masked_loss", "masked_accuracy"]
-    names += ["detection_loss", "detection_accuracy", "replaced_share"] if weight else []
-    assert list(told.figures) == names
-    assert told.figures["masked_loss"][0] == losses.masked

@@ -1,4 +1,4 @@
-"""What a word looked at: the weights of one layer and head, over the words of a text.
+"""Which words a word looked at: the weights of one attention layer and head, over the words of a text.
 
 Shapes: L length, W words.
 """
@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.inference.words import words_of
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.windows import by_position
 
 
 class Attention(NamedTuple):
@@ -46,21 +49,23 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
         if not 1 <= number <= count:
             raise ConfigError(f"There is no {name} {number}: this model has {count}.")
     ids, spans = model.tokenizer.encode_with_spans(text)
-    by_id = _weights(model, torch.from_numpy(ids.astype("int64"))[None], layer - 1)[head - 1]
+    on_device = torch.from_numpy(ids.astype(np.int64)).to(model.hardware.device)
+    by_id = weights_of(encoder, on_device, layer)[head - 1].cpu().double().numpy()
     words, index = words_of(text, spans)
-    kept, own = np.unique(index, return_inverse=True)  # not the words that were cut out of a long text
-    member = np.eye(len(kept))[own]  # (L, W): one where an id is a piece of a word
+    read, member_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
+    member = np.eye(len(read))[member_of]  # (L, W): one where an id is a piece of a word
     weights = (member / member.sum(0)).T @ by_id @ member
-    return Attention(layer, head, [words[i].text for i in kept], weights)
+    return Attention(layer, head, [words[i].text for i in read], weights)
 
 
 @torch.no_grad()
-def _weights(model: EncoderModel, ids: torch.Tensor, layer: int) -> NDArray[np.float64]:
-    """(H, L, L) of one layer, in fp32."""
-    encoder = model.classifier.encoder
-    ids = ids.to(model.hardware.device)
-    x, _, rotation = encoder.before(layer, ids, torch.ones_like(ids, dtype=torch.bool), torch.float32)
-    block = encoder.block(layer)
-    found = block.attention.weights(block.attention_reads(x), rotation, encoder.radius)
-    weights: NDArray[np.float64] = found.cpu().double().numpy()
-    return weights
+def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
+    """(L,) ids of a review -> (H, L, L) in fp32: the weights that a layer, counted from 1, computes."""
+    seen: list[Tensor] = []
+    block = encoder.blocks[layer - 1]
+    hook = block.get_submodule("attention.weights").register_forward_hook(lambda *call: seen.append(call[2]))
+    try:
+        encoder(ids[None], torch.ones_like(ids[None], dtype=torch.bool), torch.float32)
+    finally:
+        hook.remove()
+    return by_position(seen[0], len(ids))

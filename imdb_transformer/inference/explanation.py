@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from imdb_transformer.data.tokenizer import CLS_ID
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import EncoderModel
@@ -102,7 +101,7 @@ def _pooling(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple
     if classifier.pooling == "mean":
         shares = features @ weights / len(features)
     else:
-        best = features.max(0) if classifier.pooling == "max" else features[:1].max(0)
+        best = features.max(0)
         shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
     voted, intercept = _votes(classifier, ids, second, first)
     return shares + voted, (bias + intercept).item()
@@ -129,16 +128,14 @@ def _votes(classifier: Classifier, ids: Tensor, second: int, first: int) -> tupl
 def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Tensor:
     """(L,) integrated gradients, from a blank text to this one; n-grams as above.
 
-    A blank text has zeros in the place of all embeddings but that of `[CLS]`. In fp32, since a difference of
-    bf16 logits is too coarse for an integral over small steps.
+    In fp32: a difference of bf16 logits is too coarse for an integral over small steps.
     """
     classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
     embedded = tokens(ids).detach()
-    blank = embedded * (ids == CLS_ID)[..., None]
     total = torch.zeros_like(embedded)
     shares, sizes = (part.to(ids.device)[:, None, None] for part in _steps())
     for share, size in zip(shares.split(STEPS_AT_ONCE), sizes.split(STEPS_AT_ONCE), strict=True):
-        scaled = torch.lerp(blank, embedded, share).requires_grad_()  # (S, L, D)
+        scaled = (share * embedded).requires_grad_()  # (S, L, D)
         handle = tokens.register_forward_hook(lambda *_, scaled=scaled: scaled)
         try:
             mask = _everything(ids).expand(len(scaled), -1)
@@ -149,7 +146,7 @@ def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Ten
         (gradient,) = torch.autograd.grad((logits[:, second] - logits[:, first]).sum(), scaled)
         total += (gradient * size).sum(0)
     voted, _ = _votes(classifier, ids, second, first)
-    return ((embedded - blank) * total).sum(-1)[0].detach() + voted
+    return (embedded * total).sum(-1)[0].detach() + voted
 
 
 def _steps() -> tuple[Tensor, Tensor]:

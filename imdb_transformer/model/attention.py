@@ -8,13 +8,13 @@ laid end to end, are cut into groups of S = 2r queries, and T = 4r.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.layers import Linear
-from imdb_transformer.model.neighbourhood import laid_end_to_end, windows
+from imdb_transformer.model.layers import Linear, select
 from imdb_transformer.model.positions import rotate
+from imdb_transformer.model.windows import laid_end_to_end, windows
 
 
 class SelfAttention(nn.Module):
@@ -24,17 +24,16 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.num_heads, self.head_width = config.num_heads, config.head_width
         self.windowed = config.attention == "windowed"
-        self.dropout = config.attention_dropout
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
+        self.weights = nn.Identity()  # the attention weights (H, N, S, T) pass through it, for hooks to read
         self.project_out = Linear(inner, config.width)
 
-    def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
-        """(B, L, D) -> (B, L, D). `bias` is what `attention_bias` gives for the batch's mask."""
-        return self.project_out(self.mix(x, bias, rotation))
+    def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), or (R, D) of the positions `rows` (R,), counted over the whole batch.
 
-    def mix(self, x: Tensor, bias: Tensor, rotation: Tensor | None) -> Tensor:
-        """(B, L, D) -> (B, L, HK): what the heads gather, before it is projected."""
+        `bias` comes from `attention_bias`, `rotation` from `rotary_table`; without it, heads know no order.
+        """
         qkv = self.project_in(x).unflatten(-1, (3, self.num_heads, self.head_width))
         q, k, v = qkv.permute(2, 3, 0, 1, 4).contiguous().unbind()  # (H, B, L, K) each, copied once
         if rotation is not None:
@@ -47,33 +46,18 @@ class SelfAttention(nn.Module):
             k, v = windows(k, size), windows(v, size)
         # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
         # slower in the backward pass (scripts/README.md).
-        weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, N, S, T)
-        heads = F.dropout(weights, self.dropout, self.training) @ v  # (H, N, S, K)
-        heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
-        return heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])
-
-    @torch.no_grad()
-    def weights(self, x: Tensor, rotation: Tensor | None, radius: int) -> Tensor:
-        """(1, L, D) -> (H, L, L): softmax(Q Kᵀ / √K) of one whole review, to look at.
-
-        `forward` computes the same in groups; here, zeros stand beyond `radius` (0 has no such limit).
-        """
-        qkv = self.project_in(x[0]).unflatten(-1, (3, self.num_heads, self.head_width))
-        q, k, _ = qkv.permute(1, 2, 0, 3)  # (H, L, K) each
-        if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_width)
-        position = torch.arange(len(x[0]), device=x.device)
-        far = (position[:, None] - position).abs() > (radius or len(position))
-        return scores.masked_fill(far, -torch.inf).softmax(-1)
+        weights = self.weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
+        heads = (weights @ v).flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
+        heads = heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])  # (B, L, HK)
+        return self.project_out(select(heads, rows))
 
 
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
-    """(N, S, T): what to add to scores so that no weight falls on padding or beyond the neighbourhood.
+    """(N, S, T) to add to scores: very negative on padding and beyond the neighbourhood, else zero.
 
     `mask` (B, L) is true on tokens. Full attention (radius 0): (B, 1, L). Made once a batch, for all layers.
     """
-    # Finite, so that a query with nothing to see (padding far from any token) gives a mean, not NaN.
+    # Finite: a query that sees nothing (padding far from any token) gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2
     if not radius:
         allowed = mask[:, None]

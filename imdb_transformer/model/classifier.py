@@ -5,8 +5,6 @@ Beside it, if the config says so, a bag of n-grams.
 Shapes: B batch, L length, D model width, C classes.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +12,6 @@ from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.encoder import PADDING_INDEX, Encoder
 from imdb_transformer.model.layers import Linear
 from imdb_transformer.model.ngrams import Ngrams
-
-Pooling = Callable[[Tensor, Tensor], Tensor]
 
 
 class Classifier(nn.Module):
@@ -37,57 +33,36 @@ class Classifier(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
-        logits = self.head(self.pooled(ids, mask, dtype))
-        # The encoder learns as if it were alone: beside weights that already know the training reviews
-        # it would find nothing left to learn (configs/EXPERIMENTS.md).
-        return logits if self.training else logits + self.ngram_logits(ids, mask)
-
-    def pooled(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B, L) -> (B, D), what the head reads, in fp32."""
         if self.training and self.word_dropout:
             ids, mask = without_words(ids, mask, self.word_dropout)
-        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
-
-    def ngram_logits(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B, L) -> (B, C): what the n-grams, if there are any, add to the logits."""
-        if self.ngrams is None:
-            return self.head.bias.new_zeros(len(ids), self.head.out_features)
-        return self.ngram_weight * self.ngrams(ids, mask)
+        logits = self.head(pool(self.encoder(ids, mask, dtype), mask, self.pooling).float())
+        # The encoder learns as if it were alone: beside weights that already know the training reviews
+        # it would find nothing left to learn (configs/EXPERIMENTS.md).
+        if self.training or self.ngrams is None:
+            return logits
+        return logits + self.ngram_weight * self.ngrams(ids, mask)
 
 
 def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """(B, L) ids and mask -> (B, L'): each review without a `share` of its tokens, drawn anew each time.
 
-    "Word dropout" (Iyyer et al. 2015, 3.1). What is left closes up: nothing is computed for what is dropped.
+    "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up: the dropped ones cost no time.
     """
     length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
-    noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last,
-    noise[:, 0] = -1.0  # and the first token first: it may be [CLS], for pooling to read
+    noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last
     chosen = noise.argsort(1)[:, : length - int(length * share)]
     stays = torch.arange(chosen.shape[1], device=ids.device) < num_tokens - (num_tokens * share).long()
-    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # as the review has them
+    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # in the review's order
     return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(B, L, D) -> (B, D). Padding is never seen, not even below zero."""
-    kinds: dict[str, Pooling] = {"max": _max, "mean": _mean, "first": _first}
-    return kinds[pooling](features, mask)
-
-
-def _max(features: Tensor, mask: Tensor) -> Tensor:
+    """(B, L, D) -> (B, D), the "max" or "mean" over tokens. Padding is never seen, not even below zero."""
+    if pooling == "mean":  # sum and count in fp32: bf16 knows no 257
+        total = features.masked_fill(~mask[..., None], 0).sum(1, dtype=torch.float32)
+        return total / mask.sum(1, keepdim=True)
     # A sum, not masked_fill: its gradient costs nothing.
     penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
-    seen = features + penalty[..., None]
+    features = features + penalty[..., None]
     # `max` finds the positions, too, which makes its gradient cheap; without one, `amax` is faster.
-    return seen.max(dim=1).values if seen.requires_grad else seen.amax(dim=1)
-
-
-def _first(features: Tensor, mask: Tensor) -> Tensor:
-    del mask  # the first position is never padding
-    return features[:, 0]
-
-
-def _mean(features: Tensor, mask: Tensor) -> Tensor:
-    # Sum and count in fp32: bf16 knows no 257.
-    return features.masked_fill(~mask[..., None], 0).sum(1, dtype=torch.float32) / mask.sum(1, keepdim=True)
+    return features.max(dim=1).values if features.requires_grad else features.amax(dim=1)

@@ -6,8 +6,8 @@ would cast activations back and forth between layers.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class Linear(nn.Linear):
@@ -43,23 +43,16 @@ class Dropout(nn.Module):
         super().__init__()
         self.p, self.by_channel = p, by_channel
 
-    def channels(self, x: Tensor, width: int) -> Tensor | None:
-        """(B, 1, width) for reviews x (B, L, D): zero for a dropped channel, 1 / (1 - p) for a kept one.
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D); selected positions (R, D), of any reviews, are dropped by element."""
+        if not (self.training and self.p):
+            return x
+        if not (self.by_channel and x.ndim == 3):
+            return F.dropout(x, self.p)
+        keep = torch.empty((x.shape[0], 1, x.shape[2]), dtype=x.dtype, device=x.device)
+        return x * keep.bernoulli_(1 - self.p).div_(1 - self.p)
 
-        None where elements are dropped one by one, or nothing is.
-        """
-        if not (self.training and self.p and self.by_channel):
-            return None
-        keep = torch.empty((x.shape[0], 1, width), dtype=x.dtype, device=x.device)
-        return keep.bernoulli_(1 - self.p).div_(1 - self.p)
 
-    def forward(self, x: Tensor, channels: Tensor | None) -> Tensor:
-        """(..., D) -> (..., D); `channels`: a mask that `channels` gave."""
-        return self._by_element(x) if channels is None else x * channels
-
-    def add_to(self, x: Tensor, branch: Tensor, channels: Tensor | None) -> Tensor:
-        """x + dropout(branch), in one pass over them where the mask is by channel."""
-        return x + self._by_element(branch) if channels is None else torch.addcmul(x, branch, channels)
-
-    def _by_element(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.p) if self.training and self.p and not self.by_channel else x
+def select(x: Tensor, rows: Tensor | None) -> Tensor:
+    """(B, L, D) -> (R, D) at the positions `rows` (R,), counted over the whole batch; all of x for None."""
+    return x if rows is None else x.flatten(0, 1).index_select(0, rows)

@@ -1,6 +1,4 @@
-"""How the model knows where a token stands: sinusoidal or rotary.
-
-(A learned table is an `nn.Embedding`, in `encoder.py`.)
+"""How the model knows where a token stands: sinusoidal or rotary positions.
 
 Shapes: B batch, L length, H heads, K head width, D model width.
 """
@@ -20,7 +18,7 @@ def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
-def rotation(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def rotary_table(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """(2, L, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34)."""
     angle = _angles(length, head_width // 2, 2 / head_width, device)
     cosine, sine = angle.cos(), angle.sin()

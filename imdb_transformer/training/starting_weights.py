@@ -26,9 +26,9 @@ from imdb_transformer.store import checkpoint, run
 
 # Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
 FREE = {
-    "pooling", "dropout", "attention_dropout", "activation_dropout", "word_dropout",
-    "dropout_mask", "embedding_std", "ngram_buckets", "ngram_min_reviews", "ngram_weight",
+    "pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std", "ngram_buckets", "ngram_weight",
 }  # fmt: skip
+NGRAM_MIN_REVIEWS = 10  # an n-gram in fewer training reviews has no vote (configs/EXPERIMENTS.md)
 
 
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
@@ -127,7 +127,7 @@ def _presence(
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
     columns = np.concatenate(parts)
     # Rare ones are noise that the fit would learn by heart; counted by bucket, which few others share.
-    is_common = np.bincount(columns)[columns] >= config.model.ngram_min_reviews
+    is_common = np.bincount(columns)[columns] >= NGRAM_MIN_REVIEWS
     columns, ends = columns[is_common], np.concatenate([[0], np.cumsum(is_common)])[ends]
     presence = scipy.sparse.csr_matrix(
         (np.ones(len(columns), np.float32), columns, ends), shape=(len(ends) - 1, num_buckets)

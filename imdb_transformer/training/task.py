@@ -51,25 +51,15 @@ def classification(label_smoothing: float = 0.0) -> Objective:
     return Objective(loss, lambda batch: len(batch.labels))
 
 
-def self_supervision(mask_fraction: float, detection_weight: float) -> Objective:
-    """Masked language modelling plus weighted replaced-token detection, a mean over tokens.
-
-    The first is divided by the masked share, so that the two weigh as in ELECTRA's equation 5.
-    """
+def self_supervision(mask_fraction: float) -> Objective:
+    """Masked language modelling: the masked tokens' loss over their expected number, a mean over tokens."""
 
     def loss(model: nn.Module, batch: Batch, dtype: torch.dtype) -> BatchLoss:
-        found = model(batch.ids, batch.mask, dtype)
-        num_tokens = batch.num_tokens
+        total, num_correct, num_masked = model(batch.ids, batch.mask, dtype)
         figures = {
-            "masked_loss": (found.masked.detach(), found.num_masked),
-            "masked_accuracy": (found.num_correct, found.num_masked),
+            "masked_loss": (total.detach(), num_masked),
+            "masked_accuracy": (num_correct, num_masked),
         }
-        if detection_weight:
-            figures |= {
-                "detection_loss": (found.detection.detach(), num_tokens),
-                "detection_accuracy": (found.num_detected, num_tokens),
-                "replaced_share": (found.num_replaced, num_tokens),
-            }
-        return BatchLoss(found.masked / mask_fraction + detection_weight * found.detection, figures)
+        return BatchLoss(total / mask_fraction, figures)
 
     return Objective(loss, lambda batch: batch.num_tokens)

@@ -1,4 +1,4 @@
-"""What windowed attention reads: reviews laid end to end, and the neighbourhood of each group of positions.
+"""Queries and keys of windowed attention: reviews laid end to end, cut into groups with their neighbours.
 
 Shapes: B batch, L length, H heads, K head width; N groups of S positions.
 """
@@ -6,8 +6,8 @@ Shapes: B batch, L length, H heads, K head width; N groups of S positions.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
@@ -19,14 +19,16 @@ def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
 def windows(x: Tensor, size: int) -> Tensor:
     """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 of each neighbour around it.
 
-    Beyond the ends stands what the attention bias masks: zeros, or another head.
+    Beyond the ends stand zeros or another head; the attention bias masks them. The plain form:
+
+        F.pad(x, (0, 0, size // 2, size // 2)).unfold(1, 2 * size, size).transpose(-1, -2)
     """
     cut: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
     return cut
 
 
 class _Windows(torch.autograd.Function):
-    """What `unfold` does, with a backward pass that is one sum."""
+    """The result of `unfold`, with a backward pass that is one sum."""
 
     @staticmethod
     def forward(_: Any, x: Tensor, size: int) -> Tensor:
@@ -48,3 +50,14 @@ class _Windows(torch.autograd.Function):
         torch.add(first[1:], second[:-1], out=pieces[1:-1])
         inner = pieces.flatten(0, 1)[radius:-radius]
         return inner.view(heads, groups * size, width), None
+
+
+def by_position(weights: Tensor, length: int) -> Tensor:
+    """(H, N, S, T) attention weights of one review -> (H, L, L): row i is what position i looks at."""
+    heads, num_groups, size, num_keys = weights.shape
+    radius = (num_keys - size) // 2  # 0 for full attention
+    whole = weights.new_zeros(heads, num_groups * size, num_groups * size + 2 * radius)
+    for i in range(num_groups):
+        start = i * size
+        whole[:, start : start + size, start : start + num_keys] = weights[:, i]
+    return whole[:, :length, radius : radius + length]
