@@ -72,6 +72,8 @@ def failing_writes(place: Place, count: int) -> Outcome:
     shop = Workshop(place, place.folder / "work", place.folder / "kept")
     failures, cases = [], 0
     for i, (name, command) in enumerate(_prepared(shop).items()):
+        if count == 1 and name == "export":
+            continue  # the short form: its graph takes ten seconds; tests/test_export.py has a full disk
         for faults in (OF_WRITES, OF_RENAMES) if count > 1 else [(OF_WRITES, OF_RENAMES)[i % 2]]:
             shop.renew()
             must(run(place, *command, before=lambda faults=faults: shop.arm(0, faults[0])), 0)  # type: ignore[misc]

@@ -1,6 +1,8 @@
 """Commands as processes of their own, forked after the imports: for scripts/reliability.py. Needs Linux."""
 
+import importlib
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -13,13 +15,22 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+import imdb_transformer
 from imdb_transformer import config_file
 from imdb_transformer.cli import main as imdb_tx
-from imdb_transformer.data import corpus, sources, tokenized  # noqa: F401  (imported before forking)
 from imdb_transformer.store.files import sha256_of
 from tests.tiny import TINY_MODEL
 
-SECONDS = 120  # that a trial may take
+SECONDS = 120  # the longest that a trial may take
+# Commands import these on their way, which takes seconds: a forked process finds them loaded.
+MODULES = (
+    *(module.name for module in pkgutil.walk_packages(imdb_transformer.__path__, "imdb_transformer.")),
+    "sklearn.linear_model", "sklearn.feature_extraction.text", "matplotlib.backends.backend_svg",
+    "torch._dynamo", "onnxscript",
+)  # fmt: skip
+for module in MODULES:
+    if not module.endswith("__main__"):
+        importlib.import_module(module)
 # What makes resuming hard: noise, a moving average, two optimisers, accumulated batches, a bag of n-grams.
 OVERRIDES = (
     "model.dropout=0.2", "model.word_dropout=0.1", "model.ngram_buckets=1024", "train.accumulate=2",

@@ -1,5 +1,6 @@
 """Runs that are stopped and killed: trials of scripts/reliability.py."""
 
+import json
 import os
 import random
 import shutil
@@ -119,23 +120,32 @@ def signals(place: Place, count: int) -> Outcome:
     return Outcome(cases, failures)
 
 
+COMMANDS = """
+import json, sys
+from imdb_transformer.cli import app
+for arguments in json.loads(sys.argv[1]):
+    app(arguments, standalone_mode=False)
+"""
+
+
 def same_bytes(place: Place, count: int) -> Outcome:
     """Two runs of a config end with the same bytes, whatever PYTHONHASHSEED."""
-    failures, cases = [], 0
-    for command in ("train", "pretrain"):
-        config = place.config(f"same-{command}")
-        found = []
-        for seed in range(count):
-            folder = place.folder / f"{command}-{seed}"
-            environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-            arguments = [command, "--config", str(config), "--run-dir", str(folder),
-                         "--set", f'data.data_dir="{place.folder / f"data-{seed}"}"']  # fmt: skip
-            subprocess.run(
-                [sys.executable, "-m", "imdb_transformer", *arguments], env=environment, check=True,
-                capture_output=True, timeout=SECONDS,
-            )  # fmt: skip
-            found.append(hashes(folder))
-            cases += 1
-        if any(other != found[0] for other in found):
-            failures.append(f"{command}: {found}")
-    return Outcome(cases, failures)
+    config = place.config("same")
+    results: dict[str, list[dict[str, str]]] = {"train": [], "pretrain": []}
+    for seed in range(count):
+        data = f'data.data_dir="{place.folder / f"data-{seed}"}"'
+        folders = {command: place.folder / f"{command}-{seed}" for command in results}
+        commands = [
+            [command, "--config", str(config), "--run-dir", str(folder), "--set", data]
+            for command, folder in folders.items()
+        ]
+        subprocess.run(
+            [sys.executable, "-c", COMMANDS, json.dumps(commands)], check=True, capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)}, timeout=2 * SECONDS,
+        )  # fmt: skip
+        for command, folder in folders.items():
+            results[command].append(hashes(folder))
+    failures = [
+        f"{command}: {runs}" for command, runs in results.items() if any(run != runs[0] for run in runs)
+    ]
+    return Outcome(len(results) * count, failures)

@@ -1,4 +1,4 @@
-"""What can happen to a run, made to happen: the promises of README.md beside this, counted.
+"""Counts how often the promises of scripts/README.md hold: stops, kills, failing disks, damaged files.
 
     python scripts/reliability.py                                  the long form, on reviews of the demo
     python scripts/reliability.py --source FOLDER                  on your own: a folder with splits
@@ -9,6 +9,7 @@ About two hours on 2 cores in the long form. Needs Linux; failing writes need a 
 """
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -18,35 +19,32 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for its other modules, wherever it is started
-
-from imdb_transformer.config import DataConfig
-from imdb_transformer.data import sources
-from scripts.damages import corruption, failing_writes, fuzzing
-from scripts.forked import Outcome, Place
-from scripts.interruptions import exact_resume, kill_anywhere, same_bytes, signals
+if TYPE_CHECKING:
+    from scripts.forked import Place
 
 HERE = Path(__file__).parent
 NUM_REVIEWS = 200  # of each split
 
-
-TRIALS = {  # name: (trial, how many in the long form, in the short one)
-    "exact-resume": (exact_resume, 56, 3),
-    "kill-anywhere": (kill_anywhere, 200, 4),
-    "failing-writes": (failing_writes, 100_000, 1),  # of a command, or all that it has
-    "signals": (signals, 60, 6),
-    "corruption": (corruption, 26, 1),
-    "same-bytes": (same_bytes, 3, 2),
-    "fuzzing": (fuzzing, 100_000, 300),
+TRIALS = {  # name: (its file in scripts/, trials in the long form, trials in the short one)
+    "exact-resume": ("interruptions", 56, 3),
+    "kill-anywhere": ("interruptions", 200, 4),
+    "failing-writes": ("damages", 100_000, 1),  # of a command, or all that it has
+    "signals": ("interruptions", 60, 6),
+    "corruption": ("damages", 26, 1),
+    "same-bytes": ("interruptions", 3, 2),
+    "fuzzing": ("damages", 100_000, 300),
 }
 
 
 @contextmanager
-def place_of(source: str) -> Iterator[Place]:
+def place_of(source: str) -> "Iterator[Place]":
     """A temporary folder with 200 reviews of each split of a source, as a folder of tables."""
+    from imdb_transformer.config import DataConfig
+    from imdb_transformer.data import sources
+    from scripts.forked import Place
+
     with tempfile.TemporaryDirectory(prefix="imdb-tx-reliability-") as name:
         folder = Path(name)
         (folder / "source").mkdir()
@@ -70,55 +68,58 @@ def compiled(folder: Path) -> str:
     return str(path)
 
 
+def outcome_of(name: str, source: str, short: bool) -> dict[str, Any]:
+    """Makes the trials of a promise in this process, which has imported everything and computed nothing."""
+    import torch
+
+    torch.set_num_threads(1)
+    module, long_count, short_count = TRIALS[name]
+    trial = getattr(importlib.import_module(f"scripts.{module}"), name.replace("-", "_"))
+    with place_of(source) as place:
+        outcome = trial(place, short_count if short else long_count)
+    return {"promise": " ".join(trial.__doc__.split()).rstrip("."), **outcome._asdict()}
+
+
+def in_a_process(name: str, source: str, short: bool) -> dict[str, Any]:
+    """The same in a process of its own. Of failing writes, the C library must be loaded when it starts."""
+    command = [sys.executable, "-m", "scripts.reliability", "--json", "--only", name, "--source", source]
+    environment = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        if name == "failing-writes":
+            environment["LD_PRELOAD"] = compiled(Path(folder))
+        ended = subprocess.run(
+            [*command, *(["--short"] if short else [])], env=environment, check=True, stdout=subprocess.PIPE,
+            cwd=HERE.parent,
+        )  # fmt: skip
+    return json.loads(ended.stdout)
+
+
 def main() -> int:
-    """Runs every trial in a process of its own, which has imported everything and computed nothing."""
+    """Prints a table with a row for each promise, and the failures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--source", default="demo")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", choices=TRIALS)
     parser.add_argument("--json", action="store_true", help="with --only: the outcome as JSON")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if Path(options.source).exists():
+        options.source = str(Path(options.source).resolve())
     if options.only and options.json:
-        trial, long, short = TRIALS[options.only]
-        with place_of(options.source) as place:
-            outcome = trial(place, short if options.short else long)
-        print(json.dumps(outcome._asdict()))
+        print(json.dumps(outcome_of(options.only, options.source, options.short)))
         return 0
-    failed = 0
+    num_failed = 0
     print("| what happens | cases | failures | seconds |\n|---|---:|---:|---:|", flush=True)
-    for name, (trial, _, _) in TRIALS.items():
-        if options.only not in (None, name):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            environment = dict(os.environ)
-            if name == "failing-writes":
-                environment["LD_PRELOAD"] = compiled(Path(folder))
-            began = time.monotonic()
-            command = [
-                sys.executable,
-                "-m",
-                "scripts.reliability",
-                "--json",
-                "--only",
-                name,
-                "--source",
-                options.source,
-            ]
-            found = subprocess.run(
-                [*command, *(["--short"] if options.short else [])], env=environment, check=True,
-                stdout=subprocess.PIPE,
-            ).stdout  # fmt: skip
-        outcome = Outcome(**json.loads(found))
-        what = " ".join((trial.__doc__ or "").split()).rstrip(".")
+    for name in [options.only] if options.only else TRIALS:
+        began = time.monotonic()
+        outcome = in_a_process(name, options.source, options.short)
+        failures, seconds = outcome["failures"], time.monotonic() - began
         print(
-            f"| {what} | {outcome.cases:,} | {len(outcome.failures)} | {time.monotonic() - began:.0f} |",
-            flush=True,
+            f"| {outcome['promise']} | {outcome['cases']:,} | {len(failures)} | {seconds:.0f} |", flush=True
         )
-        for failure in outcome.failures[:20]:
+        for failure in failures[:20]:
             print(f"  {failure}", file=sys.stderr)
-        failed += len(outcome.failures)
-    return int(failed > 0)
+        num_failed += len(failures)
+    return int(num_failed > 0)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from tests.tiny import TINY_MODEL
 
 # What is promised to the bit is promised of a CPU; torch has not looked for a GPU yet.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-torch.set_num_threads(2)
+# With pytest-xdist, a process tests on each core.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")
 

@@ -63,7 +63,7 @@ def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
         allowed = mask[:, None]
     else:
         # Each position's review, numbered from 1; 0 for padding, which no token sees.
-        review = torch.arange(1, len(mask) + 1, device=mask.device)[:, None]
+        review = torch.arange(1, mask.shape[0] + 1, device=mask.device)[:, None]
         review = F.pad((review * mask).flatten(), (radius, radius + -mask.numel() % (2 * radius)))
         keys = review.unfold(0, 4 * radius, 2 * radius)  # (N, 4r)
         queries = keys[:, radius:-radius, None]  # (N, 2r, 1)
