@@ -2,9 +2,9 @@
 
     python scripts/bench_export.py RUN [--json]
 
-Exports the run as fp32 and int8; takes turns on parts of the test split; prints accuracy, reviews a second
+Exports the run; takes turns on parts of the test split; prints accuracy, reviews a second
 (medians over the parts), the largest difference of a probability from the run's own in fp32 over the first
-1,000 reviews, the files' sizes, and the wall time of one cold `imdb-tx predict` (medians of 9, in turns).
+1,000 reviews, the file's size, and the wall time of one cold `imdb-tx predict` (medians of 9, in turns).
 """
 
 import argparse
@@ -34,15 +34,6 @@ class Turns(NamedTuple):
 
     probabilities: dict[str, np.ndarray]
     speeds: dict[str, list[float]]
-
-
-def exported(path: Path, folder: Path) -> dict[str, Path]:
-    """The run itself, and its files by precision."""
-    paths = {"run": path}
-    for precision in ("fp32", "int8"):
-        paths[precision] = folder / f"{precision}.onnx"
-        export(path, paths[precision], precision)
-    return paths
 
 
 def in_fp32(path: Path, texts: list[str]) -> np.ndarray:
@@ -75,7 +66,7 @@ def measure(path: Path) -> tuple[int, dict[str, Row]]:
     texts, labels = tokenized.rows_of(config, stored, "test")
     expected = in_fp32(path, texts[:NUM_COMPARED])
     with tempfile.TemporaryDirectory() as folder:
-        paths = exported(path, Path(folder))
+        paths = {"run": path, "file": export(path, Path(folder) / "model.onnx")}
         turns = take_turns(paths, texts)
         cold = medians_in_turns({name: cold_start(file) for name, file in paths.items()})
         sizes = {name: file.stat().st_size / 2**20 for name, file in paths.items() if file.is_file()}

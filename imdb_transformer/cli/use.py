@@ -3,16 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from imdb_transformer.cli.options import JsonOption, app
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import results
-
-ExportFormat = Literal["onnx"]
-Precision = Literal["fp32", "int8"]
 
 
 @app.command(name="eval")
@@ -93,22 +90,15 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="The file to write; by default model.onnx in the run.")
     ] = None,
-    format_: Annotated[ExportFormat, typer.Option("--format", help="Of the file.")] = "onnx",
-    precision: Annotated[
-        Precision, typer.Option(help="int8: smaller products, a little less exact.")
-    ] = "fp32",
     as_json: JsonOption = False,
 ) -> None:
     """Write a trained model as one file for other engines; predict --run takes it, without torch."""
     from imdb_transformer.inference.export import export as export_run
 
-    del format_  # one is known
     print(f"exporting {path} ...", file=sys.stderr)
-    written = export_run(path, output, precision)
+    written = export_run(path, output)
+    num_bytes = written.stat().st_size
     if as_json:
-        print(json.dumps(written._asdict()))
+        print(json.dumps({"file": str(written), "num_bytes": num_bytes}))
     else:
-        print(
-            f"{written.file}: {written.precision}, {written.num_bytes / 2**20:.1f} MiB\n"
-            f'next: imdb-tx predict --run {written.file} "some review"'
-        )
+        print(f'{written}: {num_bytes / 2**20:.1f} MiB\nnext: imdb-tx predict --run {written} "some review"')

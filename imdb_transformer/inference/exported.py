@@ -103,8 +103,3 @@ class ExportedModel:
     def _run(self, reviews: list[EncodedReview]) -> NDArray[np.float32]:
         (found,) = self.session.run([OUTPUT], {INPUT: pad(reviews, multiple=MULTIPLE)})
         return found
-
-
-def metadata(tokenizer_json: str, about: TextToIds) -> dict[str, str]:
-    """What an exported file carries beside its graph."""
-    return {TEXT_TO_IDS: about.model_dump_json(), TOKENIZER: tokenizer_json}
