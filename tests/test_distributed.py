@@ -29,6 +29,9 @@ PLAIN = [
 
 
 def torchrun(num_processes: int, *arguments: object) -> list[str]:
+    """A command by several processes; by one, which is quicker to start, without torchrun."""
+    if num_processes == 1:
+        return [sys.executable, "-m", "imdb_transformer", *map(str, arguments)]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     module = ["--nproc-per-node", str(num_processes), "-m", "imdb_transformer"]
     return [*launcher, *module, *map(str, arguments)]
@@ -44,12 +47,12 @@ def sets(*overrides: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, source: Path) -> dict[int, Path]:
-    """The same training by one, two and four processes."""
+    """The same training by one, two and three processes."""
     folder = tmp_path_factory.mktemp("distributed")
     config = folder / "tiny.toml"
     config.write_text(f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n' + TINY_MODEL)
     paths = {}
-    for number in (1, 2, 4):
+    for number in (1, 2, 3):
         path = folder / f"run-{number}"
         ended = done(
             torchrun(number, "train", "--config", config, "--run-dir", path, "--json", *sets(*PLAIN))
@@ -60,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, source: Path) -> dict[int, Pa
     return paths
 
 
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [2, 3])
 def test_weights_do_not_depend_on_the_number_of_processes(runs: dict[int, Path], number: int) -> None:
     alone, together = (load_file(runs[n] / "checkpoints" / "last" / "model.safetensors") for n in (1, number))
     for name, tensor in alone.items():
@@ -80,23 +83,23 @@ def assert_same_steps(alone: Path, together: Path) -> None:
 
 
 def test_a_process_may_have_nothing_to_do_in_a_step(runs: dict[int, Path], tmp_path: Path) -> None:
-    """Batches of a single review, for three processes."""
+    """Batches of a single review, for two processes."""
     config = runs[1] / "config.toml"
     overrides = sets("train.batch_tokens=1", "train.accumulate=1", "train.epochs=1", "train.lr=1e-3")
-    for number in (1, 3):
+    for number in (1, 2):
         command = torchrun(
             number, "train", "--config", config, "--run-dir", tmp_path / str(number), *overrides
         )
         ended = done(command)
         assert ended.returncode == 0, ended.stderr
-    assert_same_steps(tmp_path / "1", tmp_path / "3")
+    assert_same_steps(tmp_path / "1", tmp_path / "2")
 
 
 def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
     runs: dict[int, Path], tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
-    options = ["--config", runs[1] / "config.toml", "--run-dir", path, *sets("train.epochs=60")]
+    options = ["--config", runs[1] / "config.toml", "--run-dir", path, *sets("train.epochs=30")]
     process = subprocess.Popen(torchrun(2, "pretrain", *options), stderr=subprocess.PIPE, env=ONE_THREAD)
     try:
         wait_for(lambda: path.exists() and len(metrics.read(path)) > 20)
@@ -112,8 +115,8 @@ def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
 
 
 def test_evaluation_is_that_of_a_process_alone(runs: dict[int, Path]) -> None:
-    found = [json.loads(done(torchrun(n, "eval", runs[1], "--json")).stdout) for n in (1, 2)]
-    assert found[0] == found[1]
+    alone, together = (json.loads(done(torchrun(n, "eval", runs[1], "--json")).stdout) for n in (1, 2))
+    assert alone == together
 
 
 def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, Path], tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, P
         config,
         "--run-dir",
         path,
-        *sets("train.epochs=60", "train.evals_per_epoch=1"),
+        *sets("train.epochs=30", "train.evals_per_epoch=1"),
     )
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=ONE_THREAD)
     try:

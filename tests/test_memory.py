@@ -56,7 +56,7 @@ def test_a_dry_run_tells_the_memory_of_the_whole_process(tmp_path: Path) -> None
         "--set",
         f"data.data_dir={tmp_path / 'data'}",
         "--set",
-        "train.epochs=2",
+        "train.epochs=1",
     )
     command = [sys.executable, "-m", "imdb_transformer", *options, "--dry-run", "--json"]
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["estimate"]
