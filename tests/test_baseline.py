@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer.cli import runs
+from imdb_transformer.cli.predict import newest_run
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.tokenized import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
-from imdb_transformer.evaluation.evaluate import evaluate_split
+from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store.run import Weighting
@@ -32,14 +32,14 @@ def test_a_baseline_is_a_run_that_eval_and_predict_take(
         ).stdout
     )
     assert made["run"] == str(folder)
-    again, written = evaluate_split([folder], "validation")
+    again = evaluate(folder, "validation")
     assert again.accuracy == pytest.approx(made["validation"]["accuracy"])
-    assert written.exists()
-    test, _ = evaluate_split([folder], "test")
+    assert (folder / "evaluation" / "best-validation.json").exists()
+    test = evaluate(folder)
     assert test.accuracy_low > 0.5  # on reviews that it has not seen, better than guessing
     predicted = imdb_tx("predict", "--run", folder, "an awful, boring film", "", "\0 😀")
     assert len(predicted.stdout.splitlines()) == 3
-    assert runs.newest_finished(tmp_path / "runs") == folder
+    assert newest_run(tmp_path / "runs") == folder
 
 
 @pytest.mark.parametrize("weighting", KINDS)
@@ -109,5 +109,5 @@ def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path)
 
 
 def test_texts_that_share_nothing_are_refused() -> None:
-    with pytest.raises(DataError, match="stands in 2 of the 4 training reviews"):
+    with pytest.raises(DataError, match="occurs in 2 of the 4 training reviews"):
         fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)

@@ -13,12 +13,12 @@ from imdb_transformer.data import corpus, tokenized
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
-from imdb_transformer.evaluation.figures import evaluate, score
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
+from imdb_transformer.evaluation.scores import evaluation_of, score
 from imdb_transformer.inference import logits
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import EncoderModel
-from imdb_transformer.report.words import figures
+from imdb_transformer.report.evaluations import score_rows
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
@@ -38,7 +38,7 @@ def test_score_equals_a_naive_loop() -> None:
 
 
 def test_figures_agree_with_each_other() -> None:
-    found = evaluate(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     (tn, fp), (fn, tp) = found.confusion
     assert found.accuracy == (tn + tp) / 50
     assert found.f1 == pytest.approx(2 * tp / (2 * tp + fp + fn))
@@ -49,7 +49,7 @@ def test_figures_agree_with_each_other() -> None:
 
 def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:
     logits = np.log([[0.8, 0.2], [0.3, 0.7]])
-    found = evaluate(logits, np.array([0, 0]), split="test", checkpoint="best", classes=("neg", "pos"))
+    found = evaluation_of(logits, np.array([0, 0]), split="test", checkpoint="best", classes=("neg", "pos"))
     assert found.calibrated.brier == pytest.approx((0.2**2 + 0.2**2 + 0.7**2 + 0.7**2) / 2)
 
 
@@ -59,7 +59,7 @@ def test_average_precision_is_that_of_its_definition(num_classes: int) -> None:
     logits = np.random.default_rng(0).normal(size=(40, num_classes))
     labels = np.random.default_rng(1).integers(0, num_classes, 40)
     classes = tuple("abc"[:num_classes])
-    found = evaluate(logits, labels, split="test", checkpoint="best", classes=classes)
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     expected = []
     for i in [1] if num_classes == 2 else range(3):
@@ -96,17 +96,17 @@ def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
 
 
 def test_the_clean_slice_is_without_the_reviews_that_stand_in_training(guesses: run.Run) -> None:
-    found, _ = evaluate_split([guesses.folder], "test")
+    found = evaluate(guesses.folder, "test")
     assert found.num_examples == 40
     assert found.slices[CLEAN].num_examples == 30
-    assert CLEAN not in evaluate_split([guesses.folder], "validation")[0].slices
+    assert CLEAN not in evaluate(guesses.folder, "validation").slices
 
 
 def test_interval_is_wilsons() -> None:
     labels = np.array([0] * 10)
     logits = np.tile([1.0, 0.0], (10, 1))
     logits[0] = [0.0, 1.0]  # 9 of 10
-    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
     z, n, p = 1.959964, 10, 0.9
     centre, half = (p + z * z / 2 / n), z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
     low, high = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
@@ -116,7 +116,7 @@ def test_interval_is_wilsons() -> None:
 
 def test_f1_is_zero_where_nothing_is_positive_and_nothing_called_so() -> None:
     logits = np.tile([1.0, 0.0], (10, 1))
-    measured = evaluate(
+    measured = evaluation_of(
         logits, np.zeros(10, np.int64), split="test", checkpoint="best", classes=("neg", "pos")
     )
     assert measured.f1 == 0.0
@@ -124,8 +124,8 @@ def test_f1_is_zero_where_nothing_is_positive_and_nothing_called_so() -> None:
 
 def test_figures_name_the_checkpoint_and_of_several_runs_each(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
-    alone, _ = evaluate_split([trained], "validation")
-    together, _ = evaluate_split([copy, trained / "checkpoints" / "last"], "validation")
+    alone = evaluate(trained, "validation")
+    together = evaluate([copy, trained / "checkpoints" / "last"], "validation")
     assert re.fullmatch(r"best \(step \d+\)", alone.checkpoint)
     assert re.fullmatch(r"copy/best \(step \d+\) \+ run/last \(step \d+\)", together.checkpoint)
 
@@ -133,7 +133,7 @@ def test_figures_name_the_checkpoint_and_of_several_runs_each(trained: Path, tmp
 def test_three_classes_have_figures_too() -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
     labels = np.arange(60) % 3
-    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
     assert sum(map(sum, found.confusion)) == 60
     assert found.roc_auc is not None
     assert 0 < found.roc_auc < 1
@@ -150,20 +150,20 @@ def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
 
 
 def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
-    found, written = evaluate_split([trained], "test")
+    folder = trained / "evaluation"
+    found = evaluate(trained)
     assert found.num_examples == 100
     assert found.accuracy > 0.6
-    assert written == trained / "evaluation" / "best-test.json"
-    assert type(found).model_validate_json(written.read_bytes()) == found
-    last, written = evaluate_split([trained / "checkpoints" / "last"], "validation")
+    assert type(found).model_validate_json((folder / "best-test.json").read_bytes()) == found
+    last = evaluate(str(trained / "checkpoints" / "last"), "validation")
     assert last.num_examples == 20
-    assert written.name == "last-validation.json"
+    assert (folder / "last-validation.json").exists()
 
 
 def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
     with pytest.raises(DataError, match=r"bad, good.*neg, pos"):
-        evaluate_split([trained], "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
+        evaluate(trained, "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
 
 
 def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])
 def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None:
     with pytest.raises(ConfigError, match="test, validation, train"):
-        evaluate_split([trained], split)
+        evaluate(trained, split)
 
 
 def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path: Path, source: Path) -> None:
@@ -191,10 +191,11 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     info = run.open_run(moved).info
     write_json(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     with pytest.raises(DataError, match="differs from the reviews"):
-        evaluate_split([moved], "test")
-    found, written = evaluate_split([moved], "test", source=str(source))
+        evaluate(moved, "test")
+    found = evaluate(moved, "test", source=str(source))
     assert found.num_examples == 100
-    assert source.name in written.name
+    (written,) = (moved / "evaluation").glob(f"best-test-{source.name}-*.json")
+    assert type(found).model_validate_json(written.read_bytes()) == found
 
 
 def test_probabilities_stay_as_they_are_where_validation_has_no_error() -> None:
@@ -206,21 +207,24 @@ def test_probabilities_stay_as_they_are_where_validation_has_no_error() -> None:
 
 def test_figures_of_many_runs_together_have_a_name_that_fits(trained: Path, tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
-    found, written = evaluate_split(copies, "validation")
+    found = evaluate(copies, "validation")
+    (written,) = (copies[0] / "evaluation").glob("*-with-*.json")
     assert len(written.name) < 100
     assert json.loads(written.read_text())["checkpoint"] == found.checkpoint
     assert found.checkpoint.count("a-run-of-a-long-name") == 12
-    _, other = evaluate_split(copies[:-1], "validation")
-    assert other != written
+    evaluate(copies[:-1], "validation")
+    assert len(list((copies[0] / "evaluation").glob("*-with-*.json"))) == 2
 
 
 def test_figures_are_named_and_rounded_for_people() -> None:
-    evaluation = evaluate(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    told = dict(figures(evaluation))
+    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    told = dict(score_rows(evaluation))
     first = ["reviews", "accuracy", "F1", "ROC AUC", "average precision"]
     assert list(told) == [*first, "loss", "Brier score", "calibration error"]
     assert told["reviews"] == str(len(LABELS))
     assert told["accuracy"].startswith(f"{100 * evaluation.accuracy:.2f}% (95% interval ")
     assert told["ROC AUC"] == f"{evaluation.roc_auc:.4f}"
-    alone = evaluate(LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos"))
-    assert dict(figures(alone))["ROC AUC"] == "undefined: a class is absent"
+    alone = evaluation_of(
+        LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos")
+    )
+    assert dict(score_rows(alone))["ROC AUC"] == "undefined: a class is absent"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from imdb_transformer.config import Config, ModelConfig
-from imdb_transformer.evaluation.evaluate import answers, evaluate_split
-from imdb_transformer.evaluation.figures import score
+from imdb_transformer.evaluation.evaluate import answer, evaluate
+from imdb_transformer.evaluation.scores import score
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.ngrams import NONE, Ngrams, hashed
@@ -134,7 +134,7 @@ def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_p
     )
     result = imdb_tx("eval", ended.folder, "--split", "validation", "--json")
     alone = json.loads(result.stdout)["encoder_alone"]
-    answered = answers([ended.folder], "validation")
+    answered = answer([ended.folder], "validation")
     classifier = answered.predictor.models[0].classifier  # type: ignore[attr-defined]
     classifier.ngrams.weights.zero_()
     classifier.ngrams.intercept.zero_()
@@ -159,6 +159,6 @@ def test_seeds_print_the_encoder_alone_beside_the_model_with_ngrams(
     )  # fmt: skip
     summary = json.loads(result.stdout)
     for split in ("validation", "test"):
-        each = [evaluate_split([Path(folder)], split)[0].encoder_alone for folder in summary["runs"]]
+        each = [evaluate([Path(folder)], split).encoder_alone for folder in summary["runs"]]
         assert summary[f"encoder_{split}_accuracy"]["each"] == [score.accuracy for score in each if score]
         assert len(summary[f"encoder_{split}_accuracy"]["each"]) == 2

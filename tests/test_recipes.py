@@ -15,8 +15,8 @@ from imdb_transformer.data import corpus
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
-from imdb_transformer.evaluation.figures import expected_calibration_error
+from imdb_transformer.evaluation.evaluate import CLEAN, answer, evaluate
+from imdb_transformer.evaluation.scores import expected_calibration_error
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.distillation import soft_labels, with_soft_labels
@@ -44,7 +44,7 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     each = summary["test_accuracy"]["each"]
     assert summary["test_accuracy"]["mean"] == pytest.approx(np.mean(each))
     assert summary["test_accuracy"]["sd"] == pytest.approx(np.std(each, ddof=1))
-    found = [evaluate_split([tmp_path / f"r-seed-{seed}"], "test")[0] for seed in (0, 1)]
+    found = [evaluate([tmp_path / f"r-seed-{seed}"], "test") for seed in (0, 1)]
     assert summary["raw_ece"]["mean"] == pytest.approx(np.mean([one.raw.ece for one in found]))
     assert summary["calibrated_ece"]["each"] == [one.calibrated.ece for one in found]
     assert summary["clean_test_accuracy"]["each"] == [one.slices[CLEAN].accuracy for one in found]
@@ -148,11 +148,11 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     alone = [Predictor.load(path).probabilities(texts) for path in (trained, tmp_path / "nb")]
     together = Predictor.load(trained, tmp_path / "nb").probabilities(texts)
     np.testing.assert_allclose(together, np.mean(alone, axis=0))
-    found, written = evaluate_split([trained, tmp_path / "nb"], "test")
-    assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", written.name)  # nb lies in another folder
-    _, other = evaluate_split([tmp_path / "nb", run.open_run(trained).checkpoint("last")], "test")
-    assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.name)
-    assert "+" in found.checkpoint
+    found = answer([trained, tmp_path / "nb"])
+    assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", found.file.name)
+    other = answer([tmp_path / "nb", run.open_run(trained).checkpoint("last")])
+    assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.file.name)
+    assert "+" in found.evaluation.checkpoint
     shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
     assert json.loads(shown.stdout)["probability"] == pytest.approx(together[0].max())
 
@@ -160,11 +160,9 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
 def test_runs_of_the_same_names_keep_figures_of_their_own(tiny: Tiny, tmp_path: Path) -> None:
     for name in ("run", "nb", "elsewhere/nb"):
         make_baseline(tmp_path / name, tiny(), "nb")
-    _, beside = evaluate_split([tmp_path / "run", tmp_path / "nb"], "test")
-    _, elsewhere = evaluate_split([tmp_path / "run", tmp_path / "elsewhere" / "nb"], "test")
-    assert beside.name == "best-test-with-nb.json"
-    assert len({beside, elsewhere}) == 2
-    assert all(path.exists() for path in (beside, elsewhere))
+    evaluate([tmp_path / "run", tmp_path / "nb"])
+    evaluate([tmp_path / "run", tmp_path / "elsewhere" / "nb"])
+    assert len(list((tmp_path / "run" / "evaluation").glob("best-test-with-nb-*.json"))) == 2
 
 
 def test_runs_of_other_classes_do_not_answer_together(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
@@ -210,7 +208,7 @@ def test_evaluation_tells_how_it_is_on_reviews_that_were_not_trained_on(
     with (copied / "train.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in repeated)
     make_baseline(tmp_path / "nb", tiny(f"data.source={copied}"), "nb")
-    evaluation, _ = evaluate_split([tmp_path / "nb"], "test")
+    evaluation = evaluate([tmp_path / "nb"], "test")
     known |= {row["text"] for row in repeated}
     clean = [row for row in rows if row["text"] not in known]
     assert 0 < len(clean) <= 93
@@ -222,7 +220,7 @@ def test_evaluation_tells_how_it_is_on_reviews_that_were_not_trained_on(
 
 
 def test_evaluation_slices_the_split(trained: Path) -> None:
-    found, _ = evaluate_split([trained], "test")
+    found = evaluate(trained, "test")
     sizes = {name: part.num_examples for name, part in found.slices.items()}
     assert sizes["cut"] + sizes["not cut"] == 100
     assert sum(size for name, size in sizes.items() if "words" in name) == 100
@@ -231,14 +229,14 @@ def test_evaluation_slices_the_split(trained: Path) -> None:
 
 def test_another_source_has_no_slice_of_what_training_did_not_see(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
-    found, _ = evaluate_split([trained], "test", source=str(tmp_path / "o.jsonl"))
+    found = evaluate(trained, "test", source=str(tmp_path / "o.jsonl"))
     assert CLEAN not in found.slices
 
 
 def test_validation_that_a_run_was_trained_on_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
     with pytest.raises(ConfigError, match="trained on the validation split"):
-        evaluate_split([tmp_path / "all"], "validation")
+        evaluate([tmp_path / "all"], "validation")
 
 
 def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.evaluate import answers, evaluate_split
-from imdb_transformer.evaluation.figures import evaluate
-from imdb_transformer.evaluation.linear_runs import linear_baselines
+from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
+from imdb_transformer.evaluation.evaluate import answer, evaluate
+from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import figures
-from imdb_transformer.report.evaluation_page import write_report
-from imdb_transformer.report.page import table_of
+from imdb_transformer.report.evaluations import write_report
+from imdb_transformer.report.tables import html_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
@@ -43,15 +42,15 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
-    found = answers([copy], "test", source=str(path), data_dir=str(tmp_path))
-    page = write_report([copy], found, {}).read_text()
+    found = answer([copy], "test", source=str(path), data_dir=str(tmp_path))
+    page = write_report(found, {}).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: Path) -> None:
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
-    page = write_report([tmp_path / "nb"], answers([tmp_path / "nb"], "test"), {}).read_text()
+    page = write_report(answer([tmp_path / "nb"]), {}).read_text()
     assert "<mark" not in page
     assert "Learning curves" not in page
     assert "<b>ROC.</b>" in page
@@ -59,9 +58,9 @@ def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: 
 
 def test_the_errors_shown_are_errors_and_the_surest_come_first(trained: Path, tmp_path: Path) -> None:
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
-    answered = answers([tmp_path / "nb"], "test")
+    answered = answer([tmp_path / "nb"], "test")
     assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
-    page = write_report([tmp_path / "nb"], answered, {}).read_text()
+    page = write_report(answered, {}).read_text()
     errors = re.findall(r"<summary>(\w+) at ([\d.]+)%, labelled (\w+):", page)
     assert len(errors) == min(20, (~answered.correct).sum()) > 1
     assert all(answer != label for answer, _, label in errors)
@@ -74,7 +73,7 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     logits = np.random.default_rng(0).normal(size=(20, num_classes))
     labels = np.zeros(20, np.int64)
     classes = tuple("abc"[:num_classes])
-    found = evaluate(logits, labels, split="test", checkpoint="best", classes=classes)
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert figures.roc({"run": probabilities}, labels, classes) is None
     assert figures.slices(found) is None
@@ -92,7 +91,7 @@ def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp
     make_baseline(tmp_path / "tfidf", config, "tfidf")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / run.INFO).write_text("{")
-    alone = evaluate_split([tmp_path / "nb"], "test")[0]
+    alone = evaluate([tmp_path / "nb"], "test")
     shown = imdb_tx("eval", copy).stdout
     assert "\nbaseline " in shown
     assert f"{100 * alone.accuracy:.2f}%" in shown
@@ -109,7 +108,7 @@ def test_linear_models_beside_a_run_are_measured_on_the_corpora_that_are_named(
     folder = Path(shutil.copytree(trained, tmp_path / "runs" / "run"))
     make_baseline(tmp_path / "runs" / "nb", run.open_run(trained).config, "nb")
     elsewhere = tmp_path / "corpora"
-    (beside,) = linear_baselines(folder, "test", data_dir=str(elsewhere)).values()
+    (beside,) = baselines_beside(folder, "test", data_dir=str(elsewhere)).values()
     assert any(elsewhere.glob("*/test.parquet"))
     assert beside.num_examples == 100
 
@@ -117,10 +116,10 @@ def test_linear_models_beside_a_run_are_measured_on_the_corpora_that_are_named(
 def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
-    assert len(linear_baselines(copy, "test")) == 1
+    assert len(baselines_beside(copy, "test")) == 1
     info = run.open_run(tmp_path / "nb").info
     write_json(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
-    assert linear_baselines(copy, "test") == {}
+    assert baselines_beside(copy, "test") == {}
 
 
 def test_a_linear_model_that_learnt_validation_or_is_broken_stands_beside_nothing(
@@ -132,7 +131,7 @@ def test_a_linear_model_that_learnt_validation_or_is_broken_stands_beside_nothin
     make_baseline(tmp_path / "all", config.model_copy(update={"data": data}), "nb")
     make_baseline(tmp_path / "broken", config, "nb")
     (tmp_path / "broken" / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
-    assert linear_baselines(copy, "validation") == {}
+    assert baselines_beside(copy, "validation") == {}
     assert imdb_tx("eval", copy).exit_code == 0
 
 
@@ -145,16 +144,16 @@ def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_
         assert f"<b>{title}.</b>" in page
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
-    assert f"{100 * pair['difference']:+.2f} points (95% interval {low} to {high})" in page
+    assert f"<td>{100 * pair['difference']:+.2f}</td><td>{low} to {high}</td>" in page
     assert "McNemar" in page
     assert not OUTSIDE.search(page)
 
 
 def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
-    written = table_of(["runs/a", "runs/<b>"], {"accuracy": ["91%", "90%"]})
+    written = html_table(["", "runs/a", "runs/<b>"], [["accuracy", "91%", "90%"]])
     cells = re.findall(r"<(t[hd])(?: [^>]*)?>(.*?)</", written)
     assert cells == [
-        ("td", ""),
+        ("th", ""),
         ("th", "runs/a"),
         ("th", "runs/&lt;b&gt;"),
         ("th", "accuracy"),
@@ -162,7 +161,6 @@ def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
         ("td", "90%"),
     ]
     assert re.sub(r"<[^>]*>", "", written) == "runs/aruns/&lt;b&gt;accuracy91%90%"
-    assert "thead" not in table_of([], {"accuracy": ["91%"]})
 
 
 def test_learning_curves_say_how_far_the_loss_fell_and_in_how_many_steps() -> None:
@@ -188,5 +186,5 @@ def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
 
 def test_classes_may_be_called_dollars() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
-    found = evaluate(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
     assert "$_$" in figures.confusion(found).svg

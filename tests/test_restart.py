@@ -51,7 +51,7 @@ def test_a_stopped_prediction_goes_on(
     assert imdb_tx(*command, whole).exit_code == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
-        with pytest.raises(Interrupted, match="24 predictions are kept"):
+        with pytest.raises(Interrupted, match="24 predictions are saved"):
             imdb_tx(*command, stopped)
     assert not stopped.exists()
     with monkeypatch.context() as patch:

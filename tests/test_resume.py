@@ -9,7 +9,7 @@ import pytest
 
 from imdb_transformer import hardware
 from imdb_transformer.errors import Interrupted, RunError
-from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.verify import verify

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from imdb_transformer.cli import runs
+from imdb_transformer.cli.options import new_run_dir
+from imdb_transformer.cli.predict import newest_run
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
@@ -259,23 +260,23 @@ def test_of_two_that_make_a_run_at_once_the_second_is_told(tmp_path: Path) -> No
 
 def test_new_folders_are_numbered(tmp_path: Path) -> None:
     for expected in ("base", "base-2", "base-3"):
-        folder = runs.unused_name("base", tmp_path)
+        folder = new_run_dir("base", tmp_path)
         folder.mkdir()
         assert folder.name == expected
 
 
 def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no finished run"):
-        runs.newest_finished(tmp_path)
+    with pytest.raises(RunError, match="No finished run"):
+        newest_run(tmp_path)
     for name in ("a", "b", "c"):
         shutil.copytree(trained, tmp_path / name)
         run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
-    assert runs.newest_finished(tmp_path).name == "b"
+    assert newest_run(tmp_path).name == "b"
     pretrained = run.open_run(tmp_path / "c")
     pretrained._replace(info=pretrained.info.model_copy(update={"kind": "encoder"})).with_status("finished")
-    assert runs.newest_finished(tmp_path).name == "b"  # the other knows no classes
+    assert newest_run(tmp_path).name == "b"  # the other knows no classes
     pretrained._replace(info=pretrained.info.model_copy(update={"kind": "linear"})).with_status("finished")
-    assert runs.newest_finished(tmp_path).name == "b"  # the other is the number to beat
+    assert newest_run(tmp_path).name == "b"  # the other is the number to beat
 
 
 def test_a_run_without_its_config_is_named_so(copy: Path) -> None:

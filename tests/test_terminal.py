@@ -16,32 +16,32 @@ from tqdm import tqdm
 
 from imdb_transformer.inference.explanation import Explanation, WordShare
 from imdb_transformer.inference.predictor import Prediction
-from imdb_transformer.report import results
-from imdb_transformer.report.table import table
-from imdb_transformer.report.terminal import Door, beneath, visible
+from imdb_transformer.report import reviews
+from imdb_transformer.report.tables import text_table
+from imdb_transformer.report.terminal import SafeStream, beneath, visible
 
 CLEAR = "\x1b[2J"
 HOSTILE = [CLEAR, "\x07", "\r", "\b", "\x7f", "\x85", "\x9b31m", "\u200b", "\u202e", "\u2028", "\U000e0041"]
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2028\U000e0041]")
 
 
-def a_door(encoding: str = "utf-8") -> Door:
-    return Door.over(io.TextIOWrapper(io.BytesIO(), encoding))
+def safe_stream(encoding: str = "utf-8") -> SafeStream:
+    return SafeStream.over(io.TextIOWrapper(io.BytesIO(), encoding))
 
 
-def written(door: Door) -> str:
-    door.flush()
-    content = door.buffer.getvalue()  # type: ignore[attr-defined]
-    return str(content.decode(door.encoding))
+def written(stream: SafeStream) -> str:
+    stream.flush()
+    content = stream.buffer.getvalue()  # type: ignore[attr-defined]
+    return str(content.decode(stream.encoding))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_steers_a_terminal_is_spelt_out(text: str) -> None:
-    door = a_door()
-    print(f"a{text}b", "c", file=door)
-    door.writelines([text])
-    assert not STEERING.search(written(door))
-    assert written(door).startswith("a\\u")
+    stream = safe_stream()
+    print(f"a{text}b", "c", file=stream)
+    stream.writelines([text])
+    assert not STEERING.search(written(stream))
+    assert written(stream).startswith("a\\u")
 
 
 @given(st.text(st.characters()))
@@ -52,27 +52,27 @@ def test_no_control_or_format_character_is_left_of_any_text(text: str) -> None:
 
 
 @given(st.text())
-def test_json_says_the_same_behind_the_door(text: str) -> None:
+def test_json_means_the_same_after_escaping(text: str) -> None:
     assert json.loads(visible(json.dumps([text], ensure_ascii=False))) == [text]
 
 
 def test_plain_text_lines_and_tabs_come_through_as_they_are() -> None:
-    door = a_door()
-    print("pos\t0.9\tünïcode 这部 😀\u3000█\nnext", file=door)
-    assert written(door) == "pos\t0.9\tünïcode 这部 😀\u3000█\nnext\n"
-    ascii_door = a_door("ascii")
-    print("☃", file=ascii_door)
-    print("☃", file=beneath(ascii_door), flush=True)
-    assert written(ascii_door) == "\\u2603\n\\u2603\n"
+    stream = safe_stream()
+    print("pos\t0.9\tünïcode 这部 😀\u3000█\nnext", file=stream)
+    assert written(stream) == "pos\t0.9\tünïcode 这部 😀\u3000█\nnext\n"
+    ascii_stream = safe_stream("ascii")
+    print("☃", file=ascii_stream)
+    print("☃", file=beneath(ascii_stream), flush=True)
+    assert written(ascii_stream) == "\\u2603\n\\u2603\n"
 
 
 def test_a_progress_bar_keeps_its_line_and_what_is_printed_its_order() -> None:
-    door = a_door()
-    print("before", file=door)
-    with tqdm(total=2, file=beneath(door)) as bar:
+    stream = safe_stream()
+    print("before", file=stream)
+    with tqdm(total=2, file=beneath(stream)) as bar:
         bar.update()
-    print("after", file=door)
-    assert re.fullmatch("before\n\r.*\n?after\n", written(door), re.DOTALL)
+    print("after", file=stream)
+    assert re.fullmatch("before\n\r.*\n?after\n", written(stream), re.DOTALL)
 
 
 COMMANDS = """
@@ -122,12 +122,12 @@ def test_hostile_files_do_not_steer_the_terminal_of_whole_commands(tmp_path: Pat
 
 def test_only_our_colours_are_in_a_coloured_text() -> None:
     words = [WordShare(f"good{CLEAR}\x1b[31m", 0, 1.0), WordShare(CLEAR, 9, 0.0)]
-    shown = results.coloured(Explanation("pos", "neg", 1.0, 0.0, words))
+    shown = reviews.coloured(Explanation("pos", "neg", 1.0, 0.0, words))
     assert shown == "  \x1b[1m\x1b[32mgood\\u001b[2J\\u001b[31m\x1b[0m \\u001b[2J"
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\ttab", "a\rreturn"])
 def test_a_name_of_several_lines_stays_in_its_cell(name: str) -> None:
     plain = name.replace("\n", " ").replace("\t", " ").replace("\r", " ")
-    assert table([name], [[name]]) == f"{plain}\n{plain}"
-    assert results.prediction(Prediction(name, 0.5, name)) == f"{plain}\t0.5000\t{plain}"
+    assert text_table([name], [[name]]) == f"{plain}\n{plain}"
+    assert reviews.prediction_as_text(Prediction(name, 0.5, name)) == f"{plain}\t0.5000\t{plain}"

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from imdb_transformer import hardware
 from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
-from imdb_transformer.evaluation.evaluate import evaluate_split
-from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.inference.logits import Batch
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
@@ -138,7 +138,7 @@ def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path
     raw = load_file(last / "training.safetensors")
     assert not torch.equal(averaged["head.weight"], raw["weights.head.weight"])
     told = metrics.read(ended.folder)[-1]["validation"]
-    found, _ = evaluate_split([last], "validation")
+    found = evaluate(last, "validation")
     assert told["loss"] == pytest.approx(found.raw.loss, rel=1e-6)
 
 

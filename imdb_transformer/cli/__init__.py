@@ -8,7 +8,17 @@ import gc
 import os
 import sys
 
-from imdb_transformer.cli import baseline, corpus, predict, training, use, verify  # noqa: F401  (importing adds the commands)
+from imdb_transformer.cli import (  # noqa: F401  (importing adds the commands)
+    baseline,
+    compare,
+    download,
+    eval,  # noqa: A004
+    export,
+    predict,
+    tokenize,
+    training,
+    verify,
+)
 from imdb_transformer.cli.exits import READER_LEFT, exiting, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal

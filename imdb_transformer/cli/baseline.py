@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from imdb_transformer.cli.options import ConfigOption, JsonOption, RunDirOption, SetOption, app
-from imdb_transformer.report import trainings
+from imdb_transformer.cli.options import ConfigOption, JsonOption, RunDirOption, SetOption, app, new_run_dir
+from imdb_transformer.report import summaries
 
 Weighting = Literal["nb", "tfidf"]
 
@@ -21,11 +21,10 @@ def baseline(
 ) -> None:
     """Fit a linear model on the same reviews, as a baseline."""
     from imdb_transformer import config_file
-    from imdb_transformer.cli import runs
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = config_file.load(config, overrides or ())
-    folder = run_dir or runs.unused_name(f"baseline-{kind}")
+    folder = run_dir or new_run_dir(f"baseline-{kind}")
     print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
     made = make_baseline(folder, resolved, kind)
-    print(made.model_dump_json() if as_json else trainings.baseline(made))
+    print(made.model_dump_json() if as_json else summaries.baseline(made))

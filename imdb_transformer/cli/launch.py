@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.report import terminal, trainings
+from imdb_transformer.report import summaries, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
@@ -156,7 +156,7 @@ def _show_cost(prepared: "Prepared", hardware: "Hardware", *, as_json: bool) -> 
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
-        print(f"{config_file.dump(config)}\n{trainings.estimate(cost)}")
+        print(f"{config_file.dump(config)}\n{summaries.estimate(cost)}")
 
 
 def _train(
@@ -184,10 +184,10 @@ def _train(
             if not bar.n:  # a resumed run's earlier steps took none of this bar's time
                 bar.initial = bar.n = update.step - 1
             bar.total = update.num_steps
-            bar.set_postfix_str(trainings.postfix(update), refresh=False)
+            bar.set_postfix_str(summaries.postfix(update), refresh=False)
             bar.update()
             if update.saved and world.is_first:
-                bar.write(trainings.progress(update), file=screen)
+                bar.write(summaries.progress(update), file=screen)
             if update.step % STEPS_BETWEEN_RELEASES == 0 and hardware.device.type == "cpu":
                 release_freed_memory()
     return loop.result_of(opened)

@@ -25,4 +25,14 @@ SetOption = Annotated[
 RunDirOption = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; by default a new one in runs/.")
 ]
+SplitOption = Annotated[str, typer.Option(help="test, validation or train.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
+
+
+def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
+    """A folder in `runs` that does not exist yet: NAME, NAME-2, NAME-3 and so on."""
+    candidate, number = runs / name, 1
+    while candidate.exists():
+        number += 1
+        candidate = runs / f"{name}-{number}"
+    return candidate

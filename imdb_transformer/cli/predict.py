@@ -1,53 +1,69 @@
-"""`predict`: a trained run says what reviews are, how surely, and why."""
+"""`imdb-tx predict`: classifies reviews, and shows why."""
 
+import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from imdb_transformer.cli import answers
+from imdb_transformer.cli.exits import until_reader_leaves
 from imdb_transformer.cli.options import JsonOption, app
-from imdb_transformer.cli.predict_file import Table, predict_file
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, Interrupted, RunError
+from imdb_transformer.report import reviews, terminal
+
+if TYPE_CHECKING:  # heavy: imported in the functions
+    from imdb_transformer.inference.predictor import Prediction, Predictor
+
+BadRows = Literal["fail", "skip"]
+Method = Literal["pooling", "gradients"]
 
 TextsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - reads stdin, one a line.")
 ]
 InputOption = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
 OutputOption = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Continue an --output that an earlier call did not finish.")
-]
-ColumnOption = Annotated[str, typer.Option(help="Column with the review, in --input.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an unfinished --output.")]
+ColumnOption = Annotated[str, typer.Option(help="Of --input: column with the review.")]
 BadRowsOption = Annotated[
-    Literal["fail", "skip"],
-    typer.Option(help="Rows of --input that are malformed or have no text: stop, or skip and warn."),
+    BadRows,
+    typer.Option(help="For rows of --input that are malformed or have no text: stop, or skip and warn."),
 ]
 RunsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--run",
-        help="A run, checkpoint or exported file; by default the newest finished run. "
-        "Repeatable: their mean.",
+        help="A run, checkpoint or exported file; by default the newest finished run. Repeatable: several "
+        "answer by their mean probability.",
     ),
 ]
 ExplainOption = Annotated[
-    bool, typer.Option("--explain", help="Show which words decided (texts given here or on stdin).")
+    bool, typer.Option("--explain", help="Show which words decided. For texts as arguments or on stdin.")
 ]
 MethodOption = Annotated[
-    answers.ExplainMethod | None,
-    typer.Option(help="Of --explain: what max-pooling took (the default), or integrated gradients."),
+    Method | None, typer.Option(help="Of --explain: max-pooling's shares (default) or integrated gradients.")
 ]
 AttentionOption = Annotated[
-    bool, typer.Option("--attention", help="Show what each word looked at, in one layer and head.")
+    bool, typer.Option("--attention", help="Show the words that each word attends to, in one layer and head.")
 ]
 LayerOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
 HeadOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
 HtmlOption = Annotated[
-    Path | None, typer.Option(help="With --explain or --attention: write a page with the words coloured.")
+    Path | None, typer.Option(help="With --explain or --attention: also write a page with coloured words.")
 ]
+
+
+class View(NamedTuple):
+    """What to show of a review beside its prediction."""
+
+    explain: bool
+    method: Method
+    attention: bool
+    layer: int | None
+    head: int
+    html: Path | None
 
 
 @app.command()
@@ -59,7 +75,7 @@ def predict(
     text_column: ColumnOption = "text",
     bad_rows: BadRowsOption = "fail",
     run_paths: RunsOption = None,
-    explained: ExplainOption = False,
+    explain: ExplainOption = False,
     method: MethodOption = None,
     attention: AttentionOption = False,
     layer: LayerOption = None,
@@ -68,42 +84,140 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Classify reviews, each with the probability of its class."""
-    shown = explained or attention
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    _check_views(shown, from_file=input_file is not None, html=html is not None)
-    if (method and not explained) or ((layer is not None or head is not None) and not attention):
+    if (method and not explain) or ((layer is not None or head is not None) and not attention):
         raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
-    from imdb_transformer.cli import runs
-
-    paths = run_paths or [runs.newest_finished()]
+    view = View(explain, method or "pooling", attention, layer, 1 if head is None else head, html)
+    _check_view(view, from_file=input_file is not None)
+    paths = run_paths or [newest_run()]
     if not run_paths:
         print(f"run: {paths[0]}", file=sys.stderr)
     if input_file is not None:
-        table = Table(input_file, output, text_column, bad_rows == "skip", resume)
-        predict_file(paths, table, as_json=as_json)
+        _predict_file(paths, input_file, output, text_column, bad_rows, resume, as_json)
         return
-    typed = texts == ["-"] and sys.stdin.isatty()  # a person waits for each answer
-    predictor = answers.load(paths)
-    reviews = _reviews(texts or [])
-    if shown:
-        view = answers.View(explained, method or "pooling", attention, layer, 1 if head is None else head)
-        answers.show_views(predictor, reviews, view, html, as_json=as_json)
+    predictor = _load(paths)
+    if explain or attention:
+        _show_views(predictor, _reviews(texts), view, as_json)
+    elif texts == ["-"] and sys.stdin.isatty():  # a person waits for each answer
+        _show(predictor(_reviews(texts), chunk=1), as_json, flush=True)
     else:
-        predictions = predictor(reviews, chunk=1) if typed else predictor(reviews)
-        answers.show(predictions, as_json=as_json, flush=typed)
+        _show(predictor(_reviews(texts)), as_json)
 
 
-def _check_views(shown: bool, *, from_file: bool, html: bool) -> None:
-    if (shown and from_file) or (html and not shown):
+def newest_run(runs: Path = Path("runs")) -> Path:
+    """The folder of the classifier that finished last. Raises RunError if there is none.
+
+    A linear model is taken only if no other classifier has been trained.
+    """
+    from imdb_transformer.store import run
+
+    finished = []
+    for path in runs.glob(f"*/{run.INFO}"):
+        try:
+            info = run.open_info(path.parent)
+        except RunError:
+            continue  # --run with this folder says what is wrong
+        if info.status == "finished" and info.kind != "encoder":  # an encoder has no classes
+            finished.append((not info.is_linear, info.ended, path.parent))
+    if not finished:
+        raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
+    return max(finished)[-1]
+
+
+def _check_view(view: View, *, from_file: bool) -> None:
+    is_shown = view.explain or view.attention
+    if (is_shown and from_file) or (view.html and not is_shown):
         raise ConfigError(
-            "--explain and --attention need reviews as arguments or on stdin (-); --html needs either."
+            "--explain and --attention need reviews as arguments or on stdin (-); --html needs one of them."
         )
 
 
-def _reviews(texts: list[str]) -> Iterable[str]:
+def _load(paths: list[Path]) -> "Predictor":
+    from imdb_transformer.inference.predictor import Predictor
+
+    predictor = Predictor.load(*paths)
+    if "torch" in sys.modules:  # an exported file needs none
+        from imdb_transformer import hardware
+
+        hardware.keep_freed_memory()
+    return predictor
+
+
+def _reviews(texts: list[str] | None) -> Iterable[str]:
     from imdb_transformer.data.reviews import lines_of
 
-    return lines_of(sys.stdin.buffer, "standard input") if texts == ["-"] else texts
+    return lines_of(sys.stdin.buffer, "standard input") if texts == ["-"] else texts or []
+
+
+def _show(predictions: "Iterable[Prediction]", as_json: bool, *, flush: bool = False) -> None:
+    with until_reader_leaves():
+        for prediction in predictions:
+            line = json.dumps(prediction.record()) if as_json else reviews.prediction_as_text(prediction)
+            print(line, flush=flush)
+
+
+def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
+    from imdb_transformer.inference.attention import attention
+    from imdb_transformer.inference.explanation import explain
+
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    sections = []
+    with until_reader_leaves():
+        for prediction in predictor(texts, chunk=1):
+            text = prediction.text
+            why = explain(predictor, text, method=view.method) if view.explain else None
+            weights = attention(predictor, text, layer=view.layer, head=view.head) if view.attention else None
+            if as_json:
+                views = {"explanation": why, "attention": weights}
+                records = {name: each.record() for name, each in views.items() if each is not None}
+                print(json.dumps(prediction.record() | records))
+            else:
+                print(reviews.as_text(prediction, why, weights))
+                if why is not None and has_colours:
+                    print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
+            if view.html is not None:
+                sections.append(reviews.as_html(prediction, why, weights))
+    if view.html is not None:
+        reviews.write_reviews(view.html, sections)
+        print(f"written to {view.html}", file=sys.stderr)
+
+
+def _predict_file(
+    paths: list[Path], input_file: Path, output: Path | None, column: str, bad_rows: BadRows, resume: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from tqdm import tqdm
+
+    from imdb_transformer.inference import (  # with pyarrow, which a single review does not need
+        restart,
+        tables,
+    )
+
+    skip = (lambda what: print(f"skipped: {what}", file=sys.stderr)) if bad_rows == "skip" else None
+    schema, parts = tables.open_reviews(input_file, column, skip=skip)
+    if output is None:
+        predictor = _load(paths)
+        for part in parts:
+            _show(predictor(part.column(column).to_pylist()), as_json)
+        return
+    tables.check_output(output, schema)
+    predictor = _load(paths)
+    call = restart.describe_call(predictor, paths, input_file, column, bad_rows)
+    num_rows = 0
+    with tqdm(unit=" reviews", file=terminal.beneath(sys.stderr), disable=None, dynamic_ncols=True) as bar:
+        try:
+            for is_new, num_rows in restart.write_predictions(
+                predictor, parts, schema, column, output, call, resume=resume
+            ):
+                bar.update(num_rows - bar.n)
+                if not is_new:  # an earlier call's rows took no time of this one
+                    bar.initial = num_rows
+        except Interrupted as stopped:
+            message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
+            raise Interrupted(message, exit_code=stopped.exit_code) from None
+    if as_json:
+        print(json.dumps({"output": str(output), "num_rows": num_rows}))
+    print(f"{num_rows:,} predictions written to {output}", file=sys.stderr)

@@ -14,9 +14,10 @@ from imdb_transformer.cli.options import (
     RunDirOption,
     SetOption,
     app,
+    new_run_dir,
 )
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.report import trainings
+from imdb_transformer.report import summaries
 
 if TYPE_CHECKING:
     from imdb_transformer.store.run import Kind
@@ -96,7 +97,7 @@ def _train_seeds(
         results = launch.train_seeds(config, base, origin, num_seeds, world)
         if world.is_first:
             summary = summarise(results, test=test)
-            print(summary.model_dump_json() if as_json else trainings.seeds(summary))
+            print(summary.model_dump_json() if as_json else summaries.seeds(summary))
 
 
 def _begin(
@@ -104,11 +105,10 @@ def _begin(
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
-    from imdb_transformer.cli import runs
     from imdb_transformer.distributed import joined
 
     config = config_file.load(name, overrides or ())
-    folder = run_dir or runs.unused_name(Path(name).stem)
+    folder = run_dir or new_run_dir(Path(name).stem)
     with joined() as world:
         result = launch.begin(config, folder, kind, origin, world, dry_run=dry_run, as_json=as_json)
         if result is not None and world.is_first:
@@ -133,4 +133,4 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _show(result: "TrainingResult", *, as_json: bool) -> None:
-    print(json.dumps(result.model_dump()) if as_json else trainings.result(result))
+    print(json.dumps(result.model_dump()) if as_json else summaries.result(result))

@@ -1,31 +1,33 @@
-"""The number to beat: linear models over n-grams, fitted in a minute (scikit-learn), written as runs.
+"""Linear models over n-grams as baselines: fitted in a minute by scikit-learn, and written as runs.
 
 Shapes: N reviews, F n-grams, C classes.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, tokenized
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.calibration import calibrate
-from imdb_transformer.evaluation.figures import Score, score
+from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.scores import Evaluation, Score, score
 from imdb_transformer.inference.linear import LinearModel, Ngrams, vectorizer, weighted
 from imdb_transformer.store import run
 from imdb_transformer.store.run import Weighting
 
-MIN_DOCUMENTS = 2  # a rarer n-gram is left out
+MIN_DOCUMENTS = 2  # rarer n-grams are left out
 # Inverse strengths of regularisation, chosen on IMDB's validation split.
 STRENGTH = {"tfidf": 20.0, "nb": 0.3}
 
 
 class Baseline(BaseModel):
-    """A fitted linear model's run, and its figures on validation where there is one."""
+    """The run of a fitted linear model, and its score on validation if that was held out."""
 
     run: str
     weighting: Weighting
@@ -34,22 +36,24 @@ class Baseline(BaseModel):
 
 
 def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baseline:
-    """Fits a linear model with `nb` or `tfidf` weights on the train split, and writes it as a run."""
+    """Fits a linear model with `nb` or `tfidf` weights on the train split, and writes it as a run.
+
+    Raises DataError, and RunError if the folder is not free.
+    """
     run.check_free(folder)
     stored, _ = corpus.ensure(config.data)
     train = tokenized.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
-    current = run.create(
+    opened = run.create(
         folder, config, kind="linear", weighting=weighting, vocabulary=model.ngrams,
-        classes=stored.manifest.classes,
-        corpus_hash=stored.content_hash, hardware="CPU",
+        classes=stored.manifest.classes, corpus_hash=stored.content_hash, hardware="CPU",
         fill=lambda new: model.save(new, new.checkpoints / "best"),
     )  # fmt: skip
     validation = None
     if config.data.validation:
         rows = tokenized.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
-    calibrate(current).with_status("finished")
+    calibrate(opened).with_status("finished")
     return Baseline(
         run=str(folder), weighting=weighting, num_ngrams=model.ngrams.vocab_size, validation=validation
     )
@@ -62,15 +66,15 @@ def fit(
 
     `tfidf`: sublinear counts of words and bigrams, normalised. `nb`: presence of words, bigrams and trigrams,
     each weighted by its naive-Bayes log-count ratio (Wang and Manning 2012, section 2.3), with logistic
-    regression in the place of their support vector machine (Mesnil et al. 2015). Raises DataError where the
-    texts share nothing.
+    regression instead of their support vector machine (Mesnil et al. 2015). Raises DataError if the texts
+    have no n-gram in common.
     """
     counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
     try:
         counts = counter.fit_transform(texts)
     except ValueError:  # "After pruning, no terms remain"
         raise DataError(
-            f"No n-gram stands in {MIN_DOCUMENTS} of the {len(texts):,} training reviews: they are too few "
+            f"No n-gram occurs in {MIN_DOCUMENTS} of the {len(texts):,} training reviews: they are too few "
             "or too short for a linear model."
         ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
@@ -86,14 +90,14 @@ def fit(
 
 
 def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
-    """(F,) weights and the intercept: presence of n-grams, (N, F) and sparse, against being of a class."""
+    """(F,) weights and the intercept of one class, from sparse (N, F) presence of n-grams."""
     ratio = log_count_ratio(counts, target)
     coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, "nb")
     return ratio * coefficients, intercept
 
 
 def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """(F,): how much likelier an n-gram is in reviews of the target class, as a logarithm, smoothed by 1."""
+    """(F,) log of how much likelier an n-gram is in reviews of the target class; counts smoothed by 1."""
     inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
     ratio: NDArray[np.float32] = np.log((inside / inside.sum()) / (outside / outside.sum())).astype(
         np.float32
@@ -119,3 +123,31 @@ def _model(
 ) -> LinearModel:  # fmt: skip
     intercept = np.array([value for _, value in parts], np.float32)
     return LinearModel(weighting, Ngrams(ngrams), scale.astype(np.float32), np.stack(weights), intercept)
+
+
+def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
+    """By folder, the evaluations of the linear runs that lie next to a run and learnt from the same reviews.
+
+    A run without an evaluation on this split is evaluated now, in seconds. A damaged run is left out.
+    """
+    opened, _ = run.locate(path)
+    evaluations = {}
+    for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
+        with suppress(RunError, DataError, OSError):
+            other = run.open_run(info.parent)
+            if (
+                other.folder != opened.folder
+                and other.info.is_linear
+                and other.info.status == "finished"
+                and other.info.corpus_hash == opened.info.corpus_hash
+                and other.config.data.validation == opened.config.data.validation
+            ):
+                evaluations[str(other.folder)] = _evaluation(other.folder, split, data_dir)
+    return evaluations
+
+
+def _evaluation(folder: Path, split: str, data_dir: str | None) -> Evaluation:
+    try:
+        return Evaluation.model_validate_json((folder / "evaluation" / f"best-{split}.json").read_bytes())
+    except (OSError, ValidationError):  # not evaluated yet, or by another version
+        return evaluate(folder, split, data_dir=data_dir)

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature a run, fitted on validation.
+"""Calibrated probabilities: one temperature a run, fitted on validation.
 
 Shapes: N reviews, C classes.
 """
@@ -16,10 +16,10 @@ BOUNDS = (-3.0, 3.0)  # of the temperature's logarithm: a factor of 20 either wa
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
-    """What to divide (N, C) logits by for the least cross-entropy (Guo et al. 2017, section 4.2).
+    """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
 
-    1 where every answer is right: the loss would then fall all the way to a temperature of zero, and a few
-    reviews without an error do not say that there is never one.
+    It is 1 if every answer is right. The best temperature would then be zero, and the first error would cost
+    an infinite loss.
     """
     if bool((logits.argmax(1) == labels).all()):
         return 1.0
@@ -33,7 +33,7 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> 
 
 
 def calibrate(opened: run.Run) -> run.Run:
-    """The run with the temperature of its best checkpoint, fitted on validation, where it held that out."""
+    """The run with the temperature of its best checkpoint fitted on validation, if that was held out."""
     if not opened.config.data.validation or opened.info.kind == "encoder":
         return opened
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)

@@ -1,4 +1,4 @@
-"""Runs side by side: how their configs and figures differ, and whether that is more than chance."""
+"""Comparison of runs: how their configs and scores differ, and whether by more than chance."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from scipy.stats import binomtest
 
 from imdb_transformer.errors import DataError
-from imdb_transformer.evaluation.evaluate import Answers, answers
-from imdb_transformer.evaluation.figures import Evaluation
+from imdb_transformer.evaluation.evaluate import Answers, answer
+from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.store import run
 
 NUM_RESAMPLES = 10_000
@@ -37,51 +37,61 @@ class Pair(BaseModel):
 
 
 class Comparison(BaseModel):
-    """What `imdb-tx compare` shows."""
+    """Result of `imdb-tx compare`."""
 
     runs: list[str]
     differences: dict[str, list[Any]]
-    """by config key (and `kind`), the value of each run, where they are not all the same"""
+    """by config key (and `kind`), the value of each run, if they are not all the same"""
     evaluations: list[Evaluation]
     pairs: list[Pair]
 
 
 def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers]]:
-    """Runs or checkpoints on one split of the corpus that all were trained beside; and what each answered."""
+    """Compares runs or checkpoints on one split, and gives each one's answers.
+
+    Raises DataError if they were not trained beside the same reviews of this split.
+    """
     names = [str(path) for path in paths]
     configs = [_flat(run.locate(path)[0]) for path in paths]
-    found = [answers([path], split) for path in paths]
-    for name, other in zip(names, found, strict=True):
-        if other.texts != found[0].texts:
-            raise DataError(f"{name} and {names[0]} have other reviews in {split}: they cannot be compared.")
-        classes, labels = other.evaluation.classes, other.labels
-        if classes != found[0].evaluation.classes or not np.array_equal(labels, found[0].labels):
-            raise DataError(f"{name} and {names[0]} have other labels in {split}: they cannot be compared.")
-    pairs = [
-        pair_of(names[i], names[j], found[i].correct, found[j].correct)
-        for i, j in combinations(range(len(paths)), 2)
-    ]
+    answers = [answer([path], split) for path in paths]
+    for name, other in zip(names, answers, strict=True):
+        _check_same_reviews(name, other, names[0], answers[0], split)
     compared = Comparison(
         runs=names,
         differences={
-            key: values for key in configs[0]
+            key: values
+            for key in configs[0]
             if len(set(map(repr, values := [config[key] for config in configs]))) > 1
         },
-        evaluations=[answer.evaluation for answer in found],
-        pairs=pairs,
-    )  # fmt: skip
-    return compared, found
+        evaluations=[each.evaluation for each in answers],
+        pairs=[
+            pair_of(names[i], names[j], answers[i].correct, answers[j].correct)
+            for i, j in combinations(range(len(paths)), 2)
+        ],
+    )
+    return compared, answers
+
+
+def _check_same_reviews(name: str, other: Answers, first_name: str, first: Answers, split: str) -> None:
+    same_classes = other.evaluation.classes == first.evaluation.classes
+    if other.texts != first.texts:
+        difference = "reviews"
+    elif not (same_classes and np.array_equal(other.labels, first.labels)):
+        difference = "labels"
+    else:
+        return
+    raise DataError(f"{name} and {first_name} have other {difference} in {split}: they cannot be compared.")
 
 
 def pair_of(
     first: str, second: str, first_correct: NDArray[np.bool_], second_correct: NDArray[np.bool_]
 ) -> Pair:
-    """McNemar's test and a bootstrap of two runs' right answers, (N,) each, review by review."""
+    """McNemar's test and a bootstrap of two runs' correct answers, (N,) each."""
     only_first = int((first_correct & ~second_correct).sum())
     only_second = int((second_correct & ~first_correct).sum())
     num = len(first_correct)
     shares = np.array([only_first, only_second, num - only_first - only_second]) / num
-    # Resampling reviews is drawing how many of each of the three kinds there are.
+    # Resampling reviews means drawing the counts of the three kinds.
     drawn = np.random.default_rng(0).multinomial(num, shares, NUM_RESAMPLES)
     low, high = np.quantile((drawn[:, 1] - drawn[:, 0]) / num, [0.025, 0.975])
     disagreed = only_first + only_second
@@ -98,7 +108,7 @@ def pair_of(
 
 
 def _flat(opened: run.Run) -> dict[str, Any]:
-    """What a run is, and each key of its config."""
+    """A run's kind, and each key of its config."""
     flat: dict[str, Any] = {"kind": opened.info.weighting or opened.info.kind}
     for section, keys in opened.config.model_dump().items():
         flat |= {f"{section}.{key}": value for key, value in keys.items()}

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, tokenized
-from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.evaluation.figures import Evaluation, evaluate
+from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import EncoderModel
 from imdb_transformer.store import run
@@ -20,13 +18,13 @@ from imdb_transformer.store.files import write_whole
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
-LONGEST_NAME = 120  # of a file of figures; file systems take 255 bytes, a temporary name's addition included
+LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
-"""The slice of test without the reviews that stand in train or validation as well"""
+"""The slice of test without the reviews that are in train or validation as well"""
 
 
 class Answers(NamedTuple):
-    """What runs say of a split."""
+    """What runs predict for each review of a split, and how good that is."""
 
     evaluation: Evaluation
     texts: list[str]
@@ -34,7 +32,9 @@ class Answers(NamedTuple):
     log_probabilities: NDArray[np.float64]  # (N, C)
     raw_log_probabilities: NDArray[np.float64]  # (N, C), before calibration
     predictor: Predictor
-    corpus: corpus.Corpus
+    run: run.Run
+    file: Path
+    """in the first run, for the evaluation"""
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -42,79 +42,81 @@ class Answers(NamedTuple):
         return self.log_probabilities.argmax(1) == self.labels
 
 
-def evaluate_split(paths: Sequence[Path], split: str, **given: str | None) -> tuple[Evaluation, Path]:
-    """Figures of runs or checkpoints, together, on a split; and the JSON file that they were written to.
+def evaluate(
+    paths: str | Path | Sequence[str | Path], split: str = "test", **data: str | None
+) -> Evaluation:  # fmt: skip
+    """Scores of a run or checkpoint on a split, which are also written into the run.
 
-    `given`: see `answers`. Several answer with the mean of their probabilities; the file lies in the first
-    one's run.
+    Several runs answer together, by their mean probability. `data` replaces keys of the first run's [data]:
+    data_dir, source, text_column, label_column. Raises ConfigError, DataError and RunError.
+
+    >>> evaluate("runs/base").accuracy  # doctest: +SKIP
+    0.9
     """
-    found = answers(paths, split, world=ALONE, **given)
-    return found.evaluation, record(paths, found, named=given.get("source") is not None)
+    answers = answer([paths] if isinstance(paths, str | Path) else paths, split, **data)
+    save(answers)
+    return answers.evaluation
 
 
-def record(paths: Sequence[Path], found: Answers, *, named: bool) -> Path:
-    """Writes figures into the run of the first path; `named`: of another corpus than the run's."""
-    (opened, folder), *others = map(run.locate, paths)
-    names = [f"{folder.name}-{found.evaluation.split}", *([found.corpus.folder.name] if named else [])]
-    together = [
-        other.folder.name if at.name == "best" else f"{other.folder.name}-{at.name}" for other, at in others
-    ]
-    name = "-with-".join(["-".join(names), *together])
-    which = hashlib.sha256("\n".join(str(at.resolve()) for _, at in others).encode()).hexdigest()[:8]
-    if len(name) > LONGEST_NAME:
-        name = f"{'-'.join(names)}-with-{len(others)}-others-{which}"
-    elif any(other.folder.resolve().parent != opened.folder.resolve().parent for other, _ in others):
-        name = f"{name}-{which}"  # runs of other folders may have the same names
-    written = figures_file(opened.folder, name)
-    written.parent.mkdir(exist_ok=True)
-    write_whole(written, found.evaluation.model_dump_json(indent=1).encode())
-    return written
+def save(answers: Answers) -> None:
+    """Writes an evaluation into its run."""
+    answers.file.parent.mkdir(exist_ok=True)
+    write_whole(answers.file, answers.evaluation.model_dump_json(indent=1).encode())
 
 
-def figures_file(folder: Path, name: str) -> Path:
-    """Where a run keeps figures: of a checkpoint and split, `best-test`."""
-    return folder / "evaluation" / f"{name}.json"
-
-
-def answers(paths: Sequence[Path], split: str, *, world: World = ALONE, **given: str | None) -> Answers:
-    """What runs or checkpoints say of a split, together. Raises ConfigError, DataError and RunError.
-
-    `given` (data_dir, source, text_column, label_column): in the place of the first run's own, unless None.
-    The processes of `world` share the work; each gets all of it.
-    """
+def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None) -> Answers:
+    """The same with the answer to each review; nothing is written."""
     if split not in SPLITS:
         raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
-    located = [run.locate(path) for path in paths]
+    located = [run.locate(Path(path)) for path in paths]
     opened = located[0][0]
-    config = opened.config.data.model_copy(update={key: value for key, value in given.items() if value})
-    is_named = given.get("source") is not None
-    for other, _ in located:
-        if split == "validation" and not is_named and not other.config.data.validation:
-            raise ConfigError(f"{other.folder} was trained on the validation split too; choose another.")
-    predictor = Predictor.load(*paths, world=world)
-    known = "" if is_named else opened.info.corpus_hash
-    stored, _ = world.in_turn(lambda: corpus.ensure(config, needs=[split], known=known))
-    for other, _ in located:
-        _check_corpus(other, stored, config, named=is_named)
+    is_own = data.get("source") is None
+    if split == "validation" and is_own:
+        _check_held_out([each for each, _ in located])
+    predictor = Predictor.load(*paths)
+    config = opened.config.data.model_copy(update={key: value for key, value in data.items() if value})
+    stored, _ = corpus.ensure(config, needs=[split], known=opened.info.corpus_hash if is_own else "")
+    for each, _ in located:
+        _check_corpus(each, stored, config.source, is_own=is_own)
     rows = tokenized.rows_of(config, stored, split)
     labels = np.array(rows.labels)
     logits = predictor.logits(rows.texts)
-    names = [
-        f"{f'{other.folder.name}/' if len(located) > 1 else ''}{at.name} (step {model.step})"
-        for (other, at), model in zip(located, predictor.models, strict=True)
-    ]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.uncalibrated().log_probabilities(logits)
-    found = evaluate(
+    slices = _slices(rows.texts, predictor)
+    if split == "test" and is_own:
+        slices |= _clean(rows.texts, stored)
+    names = [
+        f"{f'{each.folder.name}/' if len(located) > 1 else ''}{folder.name} (step {model.step})"
+        for (each, folder), model in zip(located, predictor.models, strict=True)
+    ]
+    evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, encoder_logits=_encoder_logits(predictor, rows.texts),
-        slices=_slices(rows.texts, predictor) | ({} if is_named else _clean(rows.texts, split, stored)),
-        split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
+        slices=slices, split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
     )  # fmt: skip
-    return Answers(found, rows.texts, labels, calibrated, raw, predictor, stored)
+    file = _file(located, split, "" if is_own else stored.folder.name)
+    return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file)
+
+
+def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str) -> Path:
+    """Where the first run keeps an evaluation. The name says which other runs answer beside it.
+
+    A hash of their paths is added, as runs in different folders may have the same name.
+    """
+    (opened, folder), *others = located
+    parts = [folder.name, split, *([corpus_name] if corpus_name else [])]
+    if others:
+        names = "-".join(
+            each.folder.name if checkpoint.name == "best" else f"{each.folder.name}-{checkpoint.name}"
+            for each, checkpoint in others
+        )
+        paths = "\n".join(str(checkpoint.resolve()) for _, checkpoint in others)
+        parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
+    return opened.folder / "evaluation" / f"{'-'.join(parts)}.json"
 
 
 def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float64] | None:
-    """(N, C) log-probabilities without the n-grams beside the encoders; None where no model has n-grams."""
+    """(N, C) log-probabilities without the n-grams beside the encoders; None if no model has n-grams."""
     models = [
         model.without_ngrams() if isinstance(model, EncoderModel) else model for model in predictor.models
     ]
@@ -125,13 +127,12 @@ def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float6
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
-    """Which reviews are of which length, and which were cut."""
+    """By name, which reviews are of which length, and which were cut."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:
-        slices[f"up to {high} words" if not low else f"{low + 1} to {high} words"] = (num_words > low) & (
-            num_words <= high
-        )
+        name = f"{low + 1} to {high} words" if low else f"up to {high} words"
+        slices[name] = (num_words > low) & (num_words <= high)
         low = high
     slices[f"over {low} words"] = num_words > low
     encoders = [model for model in predictor.models if isinstance(model, EncoderModel)]
@@ -142,24 +143,28 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
     return slices
 
 
-def _clean(texts: list[str], split: str, stored: corpus.Corpus) -> dict[str, NDArray[np.bool_]]:
-    """Which reviews of test do not stand in train or validation as well."""
-    if split != "test":
-        return {}
-    learnt = {text for name in ("train", "validation") if name in stored.manifest.splits
-              for text in corpus.read_split(stored, name).texts}  # fmt: skip
+def _clean(texts: list[str], stored: corpus.Corpus) -> dict[str, NDArray[np.bool_]]:
+    """Which reviews of test are not in train or validation as well."""
+    names = [name for name in ("train", "validation") if name in stored.manifest.splits]
+    learnt = {text for name in names for text in corpus.read_split(stored, name).texts}
     return {CLEAN: np.array([text not in learnt for text in texts])}
 
 
-def _check_corpus(opened: run.Run, stored: corpus.Corpus, config: DataConfig, *, named: bool) -> None:
-    """Raises DataError where a run's own test split is not this corpus's, or its classes are others."""
-    if not named and stored.content_hash != opened.info.corpus_hash:
+def _check_held_out(runs: Sequence[run.Run]) -> None:
+    for opened in runs:
+        if not opened.config.data.validation:
+            raise ConfigError(f"{opened.folder} was trained on the validation split too; choose another.")
+
+
+def _check_corpus(opened: run.Run, stored: corpus.Corpus, source: str, *, is_own: bool) -> None:
+    """Raises DataError if a run was trained on other reviews than this corpus's, or on other classes."""
+    if is_own and stored.content_hash != opened.info.corpus_hash:
         raise DataError(
-            f"{config.source} differs from the reviews that {opened.folder} was trained on: its test split "
-            "may hold some of them. To measure on it all the same, name it with --source."
+            f"{source} differs from the reviews that {opened.folder} was trained on: its test split may hold "
+            "some of them. To evaluate on it all the same, name it with --source."
         )
     if stored.manifest.classes != opened.info.classes:
         raise DataError(
-            f"The classes of {config.source} are {', '.join(stored.manifest.classes)}; "
+            f"The classes of {source} are {', '.join(stored.manifest.classes)}; "
             f"those of {opened.folder} are {', '.join(opened.info.classes)}."
         )

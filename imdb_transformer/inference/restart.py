@@ -6,7 +6,7 @@ folder `.NAME.parts`; the output is put together from them at the end.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,53 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import feather
 
+from imdb_transformer import __version__
+from imdb_transformer.data.reviews import CHUNK_CHARACTERS
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference.tables import write_tables
+from imdb_transformer.inference.predictor import CHUNK, Predictor, identity_of
+from imdb_transformer.inference.tables import output_schema, with_predictions, write_tables
 from imdb_transformer.store.files import whole_file, write_whole
 from imdb_transformer.store.locks import locked
 
 CALL = "call.json"
+
+
+def describe_call(
+    predictor: Predictor, paths: Sequence[Path], input_file: Path, column: str, bad_rows: str
+) -> dict[str, Any]:
+    """All that the predictions of a file depend on."""
+    status = input_file.stat()
+    return {
+        "input": [str(input_file.resolve()), status.st_size, status.st_mtime_ns],
+        "rows and characters a part": [CHUNK, CHUNK_CHARACTERS],
+        "text column": column,
+        "--bad-rows": bad_rows,
+        "run": [identity_of(path) for path in paths],
+        "precision": [model.precision for model in predictor.models],
+        "version of imdb-tx": __version__,
+    }
+
+
+def write_predictions(
+    predictor: Predictor, parts: Iterable[pa.Table], schema: pa.Schema, column: str, output: Path,
+    call: dict[str, Any], *, resume: bool,
+) -> Iterator[tuple[bool, int]]:  # fmt: skip
+    """Writes the tables of a file with their predictions to `output`.
+
+    Yields after each part whether it was predicted now, and the number of rows done. Raises ConfigError,
+    DataError and RunError, see `begun` and `finish`.
+    """
+    out = output_schema(schema)
+    num_rows = 0
+    with begun(output, call, resume=resume) as num_done:
+        for i, part in enumerate(parts):
+            is_new = i >= num_done
+            if is_new:
+                predictions = list(predictor(part.column(column).to_pylist()))
+                keep(output, i, with_predictions(part, predictions, out))
+            num_rows += part.num_rows
+            yield is_new, num_rows
+        finish(output, out)
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""Figures as SVG text, each with words that say what it shows.
+"""Figures as SVG text, each with a sentence that says what it shows.
 
 Shapes: N reviews, C classes.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from imdb_transformer.evaluation.figures import Evaluation, confidence_bins
+from imdb_transformer.evaluation.scores import Evaluation, confidence_bins
 
 LEGEND_WIDTH = 40  # characters
 SIZE = (5.0, 3.4)  # inches; the page scales them
@@ -26,15 +26,17 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
 }
 GREY = "#888888"
-BLUE, ORANGE = "#3b7dd8", "#d9822b"  # told apart in light and dark, and by the colour-blind
+BLUE, ORANGE = "#3b7dd8", "#d9822b"  # distinct in light and dark, and for the colour-blind
+COLOURS = (BLUE, ORANGE, *(f"C{i}" for i in range(2, 10)))
 
 Metrics = Sequence[dict[str, Any]]
 Probabilities = NDArray[np.float64]  # (N, C)
 Labels = NDArray[np.int64]  # (N,)
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # x, y
 
 
-class Plot(NamedTuple):
-    """A figure of the report."""
+class Drawing(NamedTuple):
+    """A figure of a page."""
 
     title: str
     description: str
@@ -42,160 +44,151 @@ class Plot(NamedTuple):
 
 
 @matplotlib.rc_context(STYLE)
-def learning_curves(metrics: Metrics) -> Plot | None:
-    """Training loss and validation accuracy against the step; none where nothing was logged."""
-    losses = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
-    validations = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
-    if not losses:
+def learning_curves(metrics: Metrics) -> Drawing | None:
+    """Training loss and validation accuracy against the step; None if nothing was logged."""
+    loss, accuracy = _loss_curve(metrics), _accuracy_curve(metrics)
+    if loss is None:
         return None
-    figure, axes = _axes()
-    steps, smooth = _smooth(losses)
-    axes.plot(steps, smooth, color=BLUE, label="training loss")
-    axes.set_xlabel("step")
+    figure, axes = _axes("step")
+    steps, values = loss
+    axes.plot(steps, values, color=BLUE)
     axes.set_ylabel("training loss", color=BLUE)
-    description = f"Training loss goes from {smooth[0]:.3f} to {smooth[-1]:.3f} in {int(steps[-1]):,} steps."
-    if validations:
+    description = f"Training loss goes from {values[0]:.3f} to {values[-1]:.3f} in {int(steps[-1]):,} steps."
+    if accuracy is not None:
         right = axes.twinx()
-        at, accuracies = np.array(validations).T
-        right.plot(at, 100 * accuracies, color=ORANGE, marker="o", markersize=3)
+        right.plot(*accuracy, color=ORANGE, marker="o", markersize=3)
         right.set_ylabel("validation accuracy, %", color=ORANGE)
-        description += f" The best validation accuracy is {100 * accuracies.max():.2f}%."
-    return _plot("Learning curves", description, figure)
+        description += f" The best validation accuracy is {accuracy[1].max():.2f}%."
+    return _drawing("Learning curves", description, figure)
+
+
+def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
+    """Training loss of several runs against the step; None if nothing was logged."""
+    curves = {name: curve for name, metrics in by_run.items() if (curve := _loss_curve(metrics))}
+    ends = ", ".join(f"{name} {values[-1]:.3f}" for name, (_, values) in curves.items())
+    return _compared(curves, "Training loss", "training loss", f"Training loss at the end: {ends}.")
+
+
+def validations(by_run: Mapping[str, Metrics]) -> Drawing | None:
+    """Validation accuracy of several runs against the step; None if none was validated."""
+    curves = {name: curve for name, metrics in by_run.items() if (curve := _accuracy_curve(metrics))}
+    best = ", ".join(f"{name} {values.max():.2f}%" for name, (_, values) in curves.items())
+    description = f"The best validation accuracy: {best}."
+    return _compared(curves, "Validation accuracy", "validation accuracy, %", description, marker="o")
 
 
 @matplotlib.rc_context(STYLE)
-def losses(by_run: Mapping[str, Metrics]) -> Plot | None:
-    """Training loss of several runs against the step; none where nothing was logged."""
-    figure, axes = _axes()
-    ends = []
-    for colour, (name, metrics) in zip(_colours(), by_run.items(), strict=False):
-        points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
-        if points:
-            steps, values = _smooth(points)
-            axes.plot(steps, values, color=colour, label=_short(name))
-            ends.append(f"{name} {values[-1]:.3f}")
-    if not ends:
-        return None
-    _label(axes, "step", "training loss", legend=True)
-    return _plot("Training loss", f"Training loss at the end: {', '.join(ends)}.", figure)
-
-
-@matplotlib.rc_context(STYLE)
-def validations(by_run: Mapping[str, Metrics]) -> Plot | None:
-    """Validation accuracy of several runs against the step; none where none was validated."""
-    figure, axes = _axes()
-    bests = []
-    for colour, (name, metrics) in zip(_colours(), by_run.items(), strict=False):
-        points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
-        if points:
-            steps, values = np.array(points).T
-            axes.plot(steps, 100 * values, color=colour, marker="o", markersize=3, label=_short(name))
-            bests.append(f"{name} {100 * values.max():.2f}%")
-    if not bests:
-        return None
-    _label(axes, "step", "validation accuracy, %", legend=True)
-    return _plot("Validation accuracy", f"The best validation accuracy: {', '.join(bests)}.", figure)
-
-
-@matplotlib.rc_context(STYLE)
-def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Plot | None:
-    """True against false positives, of the second of two classes; none where the split lacks a class."""
+def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Drawing | None:
+    """True against false positives of the second of two classes; None if the split lacks a class."""
     from sklearn.metrics import auc, roc_curve
 
     if len(classes) != 2 or len(set(labels.tolist())) != 2:
         return None
-    figure, axes = _axes()
+    figure, axes = _axes("false positive rate", "true positive rate")
     areas = []
-    for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
+    for colour, (name, probabilities) in zip(cycle(COLOURS), by_name.items(), strict=False):
         false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
         axes.plot(false_rate, true_rate, color=colour, label=_short(name))
         areas.append(f"{name} {auc(false_rate, true_rate):.4f}")
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
-    _label(axes, "false positive rate", "true positive rate", legend=len(by_name) > 1)
-    return _plot("ROC", f"ROC curve of {classes[1]!r}; the area under it: {', '.join(areas)}.", figure)
+    if len(by_name) > 1:
+        axes.legend(frameon=False)
+    return _drawing("ROC", f"ROC curve of {classes[1]!r}; the area under it: {', '.join(areas)}.", figure)
 
 
 @matplotlib.rc_context(STYLE)
-def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Plot:
-    """Accuracy against confidence over bins of as many reviews each; `errors` are the calibration errors."""
-    figure, axes = _axes()
-    for colour, (name, probabilities) in zip(_colours(), by_name.items(), strict=False):
+def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Drawing:
+    """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
+    figure, axes = _axes("confidence", "accuracy")
+    for colour, (name, probabilities) in zip(cycle(COLOURS), by_name.items(), strict=False):
         confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
         axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=_short(name))
-        low = 1 / probabilities.shape[1]
-    axes.plot([low, 1], [low, 1], color=GREY, linestyle=":")
-    _label(axes, "confidence", "accuracy", legend=True)
-    told = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    return _plot("Reliability", f"Accuracy against confidence; the calibration error: {told}.", figure)
+        chance = 1 / probabilities.shape[1]
+    axes.plot([chance, 1], [chance, 1], color=GREY, linestyle=":")
+    axes.legend(frameon=False)
+    texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
+    return _drawing("Reliability", f"Accuracy against confidence; the calibration error: {texts}.", figure)
 
 
 @matplotlib.rc_context(STYLE)
-def confusion(found: Evaluation) -> Plot:
+def confusion(evaluation: Evaluation) -> Drawing:
     """Counts by true and predicted class."""
-    figure, axes = _axes()
-    counts = np.array(found.confusion)
+    figure, axes = _axes("predicted", "true")
+    counts = np.array(evaluation.confusion)
     axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
     for (i, j), count in np.ndenumerate(counts):
-        dark = count > counts[i].sum() / 2
-        axes.text(j, i, f"{count:,}", ha="center", va="center", color="white" if dark else "#222222")
-    axes.set_xticks(range(len(found.classes)), found.classes)
-    axes.set_yticks(range(len(found.classes)), found.classes)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
-    right = sum(counts[i, i] for i in range(len(counts)))
-    return _plot("Confusion", f"{right:,} of {found.num_examples:,} reviews are on the diagonal.", figure)
+        is_dark = count > counts[i].sum() / 2
+        axes.text(j, i, f"{count:,}", ha="center", va="center", color="white" if is_dark else "#222222")
+    axes.set_xticks(range(len(counts)), evaluation.classes)
+    axes.set_yticks(range(len(counts)), evaluation.classes)
+    description = f"{np.trace(counts):,} of {evaluation.num_examples:,} reviews are on the diagonal."
+    return _drawing("Confusion", description, figure)
 
 
 @matplotlib.rc_context(STYLE)
-def slices(found: Evaluation) -> Plot | None:
+def slices(evaluation: Evaluation) -> Drawing | None:
     """Accuracy of each slice of the reviews."""
-    if not found.slices:
+    if not evaluation.slices:
         return None
-    figure, axes = _axes()
-    names = list(found.slices)[::-1]
-    accuracies = [100 * found.slices[name].accuracy for name in names]
-    axes.barh(names, accuracies, color=BLUE)
-    axes.set_xlim(max(0, min(accuracies) - 5), 100)
-    axes.set_xlabel("accuracy, %")
-    parts = ", ".join(
-        f"{name} {value:.1f}%" for name, value in zip(names[::-1], accuracies[::-1], strict=True)
-    )
-    return _plot("Accuracy by kind of review", f"Accuracy: {parts}.", figure)
+    figure, axes = _axes("accuracy, %")
+    accuracies = {name: 100 * part.accuracy for name, part in evaluation.slices.items()}
+    axes.barh(list(accuracies), list(accuracies.values()), color=BLUE)
+    axes.invert_yaxis()
+    axes.set_xlim(max(0, min(accuracies.values()) - 5), 100)
+    texts = ", ".join(f"{name} {accuracy:.1f}%" for name, accuracy in accuracies.items())
+    return _drawing("Accuracy by kind of review", f"Accuracy: {texts}.", figure)
 
 
-def _smooth(points: Sequence[tuple[int, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, and the mean over a fiftieth of them."""
+def _loss_curve(metrics: Metrics) -> Curve | None:
+    """Steps, and the training loss averaged over a fiftieth of them."""
+    points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+    if not points:
+        return None
     steps, values = np.array(points).T
     window = max(1, len(values) // 50)
     return steps[window - 1 :], np.convolve(values, np.ones(window) / window, mode="valid")
 
 
-def _colours() -> Iterator[str]:
-    """One after another, beginning with the two that the report uses."""
-    return cycle([BLUE, ORANGE, *(f"C{i}" for i in range(2, 10))])
+def _accuracy_curve(metrics: Metrics) -> Curve | None:
+    """Steps, and the validation accuracy in percent."""
+    points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
+    if not points:
+        return None
+    steps, values = np.array(points).T
+    return steps, 100 * values
+
+
+@matplotlib.rc_context(STYLE)
+def _compared(
+    curves: Mapping[str, Curve], title: str, y: str, description: str, marker: str = ""
+) -> Drawing | None:
+    """A curve for each run; None if there is none."""
+    if not curves:
+        return None
+    figure, axes = _axes("step", y)
+    for colour, (name, curve) in zip(cycle(COLOURS), curves.items(), strict=False):
+        axes.plot(*curve, color=colour, marker=marker, markersize=3, label=_short(name))
+    axes.legend(frameon=False)
+    return _drawing(title, description, figure)
 
 
 def _short(name: str) -> str:
-    """The end of a long name: a legend as wide as the figure leaves no room for the curves."""
+    """The end of a long name: a wide legend would leave no room for the curves."""
     return name if len(name) <= LEGEND_WIDTH else f"…{name[1 - LEGEND_WIDTH :]}"
 
 
-def _label(axes: Any, x: str, y: str, *, legend: bool) -> None:
+def _axes(x: str, y: str = "") -> tuple[Figure, Any]:
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if legend:
-        axes.legend(frameon=False)
+    return figure, axes
 
 
-def _axes() -> tuple[Figure, Any]:
-    figure = Figure(figsize=SIZE, layout="constrained")
-    return figure, figure.subplots()
-
-
-def _plot(title: str, description: str, figure: Figure) -> Plot:
+def _drawing(title: str, description: str, figure: Figure) -> Drawing:
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    # What is black takes the page's colour of text, so that it can be read in the dark.
-    return Plot(title, description, svg.replace("#000000", "currentColor"))
+    # Black takes the page's colour of text, to be readable in the dark.
+    return Drawing(title, description, svg.replace("#000000", "currentColor"))

@@ -1,14 +1,14 @@
-"""A self-contained HTML page of tables and figures, readable on a phone and in the dark; fetches nothing."""
+"""Writes an HTML page that stands alone: it fetches nothing, and reads well on a phone and in the dark."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imdb_transformer.store.files import write_whole
 
-if TYPE_CHECKING:  # heavy
-    from imdb_transformer.report.figures import Plot
+if TYPE_CHECKING:  # imports matplotlib
+    from imdb_transformer.report.figures import Drawing
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -19,9 +19,10 @@ PAGE = """<!doctype html>
 :root {{ color-scheme: light dark; }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 1rem; }}
 h1, thead th {{ overflow-wrap: anywhere; }}
-table {{ border-collapse: collapse; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
 th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #8884; }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }}
+.figures {{ display: grid; gap: 1rem; }}
+.figures {{ grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); }}
 figure {{ margin: 0; }}
 figure svg {{ width: 100%; height: auto; }}
 figure svg text {{ fill: currentColor; }}
@@ -48,25 +49,13 @@ def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
     write_whole(path, page.encode(errors="replace"))  # an argument may hold bytes that are no text
 
 
-def table_of(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """A row a name; a header only where it says something."""
-    top = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in header)
-    cells = [
-        f"<tr><th scope=row>{html.escape(name)}</th>"
-        + "".join(f"<td>{html.escape(value)}</td>" for value in values)
-        + "</tr>"
-        for name, values in rows.items()
+def figure_grid(drawings: "Iterable[Drawing | None]") -> str:
+    """The figures that exist, each with its title and description."""
+    figures = [
+        f'<figure><div role="img" aria-label="{html.escape(drawing.description)}">{drawing.svg}</div>'
+        f"<figcaption><b>{html.escape(drawing.title)}.</b> {html.escape(drawing.description)}"
+        "</figcaption></figure>"
+        for drawing in drawings
+        if drawing is not None
     ]
-    head = f"<thead><tr><td></td>{top}</tr></thead>" if header else ""
-    return f'<div class="scroll"><table>{head}<tbody>{"".join(cells)}</tbody></table></div>'
-
-
-def figures_of(every: "Sequence[Plot | None]") -> str:
-    """The plots that there are, each with the words that tell what it shows."""
-    drawn = [
-        f'<figure><div role="img" aria-label="{html.escape(plot.description)}">{plot.svg}</div>'
-        f"<figcaption><b>{html.escape(plot.title)}.</b> {html.escape(plot.description)}</figcaption></figure>"
-        for plot in every
-        if plot is not None
-    ]
-    return f'<h2>Figures</h2>\n<div class="plots">{"".join(drawn)}</div>'
+    return f'<h2>Figures</h2>\n<div class="figures">{"".join(figures)}</div>'

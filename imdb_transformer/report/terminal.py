@@ -1,4 +1,4 @@
-"""The one door to the terminal: what comes out of a file can be read there, and steers nothing."""
+"""Output to the terminal with control characters spelt out, as text from files may hold them."""
 
 import io
 import sys
@@ -6,56 +6,58 @@ import unicodedata
 from typing import TextIO
 
 # Controls (C0, C1), formats (bidi marks, zero widths, tags), lone surrogates, line and paragraph separators.
-STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
-class Door(io.TextIOWrapper):
-    """A standard stream through which only `visible` text comes."""
+class SafeStream(io.TextIOWrapper):
+    """A standard stream that spells out control characters, as `visible` does."""
 
     beneath: TextIO
 
     @classmethod
-    def over(cls, stream: io.TextIOWrapper) -> "Door":
-        """A door before a stream that stays usable as its `beneath`."""
-        stream.reconfigure(errors="backslashreplace")  # an old terminal shows an emoji's number
-        door = cls(
+    def over(cls, stream: io.TextIOWrapper) -> "SafeStream":
+        """Wraps a stream, which stays usable as `beneath`."""
+        stream.reconfigure(errors="backslashreplace")  # an old terminal shows the number of an emoji
+        safe = cls(
             stream.buffer, stream.encoding, stream.errors,
             line_buffering=stream.line_buffering, write_through=stream.write_through,
         )  # fmt: skip
-        door.beneath = stream
-        return door
+        safe.beneath = stream
+        return safe
 
     def write(self, text: str, /) -> int:
-        """Writes the text with its control characters spelt out."""
+        """Writes text with its control characters spelt out; returns the length of the original."""
         super().write(visible(text))
         return len(text)
 
 
 def guard() -> None:
-    """Puts a door before stdout and stderr."""
+    """Makes stdout and stderr safe streams."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = Door.over(sys.stdout)
+        sys.stdout = SafeStream.over(sys.stdout)
     if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = Door.over(sys.stderr)
+        sys.stderr = SafeStream.over(sys.stderr)
 
 
 def beneath(stream: TextIO) -> TextIO:
-    """A stream without its door, for what holds control characters of ours: colours, a progress bar."""
+    """The unprotected stream, for our own control characters: colours, a progress bar."""
     stream.flush()
-    return stream.beneath if isinstance(stream, Door) else stream
+    return stream.beneath if isinstance(stream, SafeStream) else stream
 
 
 def visible(text: str) -> str:
-    """The text with all but newlines and tabs that steers a terminal spelt as JSON spells it.
+    """The text with control characters, except newlines and tabs, spelt as in JSON.
 
-    So JSON says after it what it said before.
+    JSON text keeps its meaning.
 
     >>> print(visible("a\\x1b[31mred\\u202e"))
     a\\u001b[31mred\\u202e
     """
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in STEERING else _escaped(c) for c in text)
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in CONTROL_CATEGORIES else _escaped(c) for c in text
+    )
 
 
 def _escaped(character: str) -> str:

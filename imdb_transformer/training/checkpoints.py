@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
-from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.files import recover_folder
 from imdb_transformer.training.step import Learner, load_state, training_state

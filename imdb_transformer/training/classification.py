@@ -7,7 +7,7 @@ from torch import nn
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
-from imdb_transformer.evaluation.figures import Score, score
+from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.logits import length_multiple, logits_of
 from imdb_transformer.model.classifier import Classifier

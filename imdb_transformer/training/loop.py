@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.calibration import calibrate
-from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.run import Kind

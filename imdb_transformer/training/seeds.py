@@ -6,7 +6,7 @@ from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate_split
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
 from imdb_transformer.training.loop import TrainingResult
 
@@ -45,7 +45,7 @@ class SeedsSummary(BaseModel):
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
     """Figures of several runs of one recipe; with `test`, each is evaluated on the test split now."""
     validated = [result.validation.accuracy for result in results if result.validation is not None]
-    tested = [evaluate_split([Path(result.run)], "test")[0] for result in results] if test else []
+    tested = [evaluate(result.run) for result in results] if test else []
     clean = [found.slices[CLEAN].accuracy for found in tested if CLEAN in found.slices]
     return SeedsSummary(
         runs=[result.run for result in results],
@@ -68,7 +68,7 @@ def _encoder_accuracy(result: TrainingResult) -> float:
     assert result.validation is not None
     if not run.open_run(Path(result.run)).config.model.ngram_buckets:
         return result.validation.accuracy
-    evaluation, _ = evaluate_split([Path(result.run)], "validation")
+    evaluation = evaluate(result.run, "validation")
     assert evaluation.encoder_alone is not None
     return evaluation.encoder_alone.accuracy
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.evaluation.figures import Score
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.inference.logits import Batch
 
 

@@ -1,22 +1,22 @@
-"""What corpora, tokenizers and trainings came to: every function gives the lines to print."""
+"""Results of downloading, tokenizing and training: every function returns the lines to print."""
 
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.table import duration, percent, table
+from imdb_transformer.report.tables import duration, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.tokenized import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
-    from imdb_transformer.evaluation.figures import Score
+    from imdb_transformer.evaluation.scores import Score
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import TrainingResult, Update
     from imdb_transformer.training.seeds import SeedsSummary
 
 
 def corpus(stored: "Corpus", *, was_there: bool) -> str:
-    """The table of `imdb-tx download`, and what is stored where."""
+    """What `imdb-tx download` prints: statistics of each split, and where the corpus is stored."""
     manifest = stored.manifest
     header = ["split", "rows", "labels", "empty", "duplicates", "also elsewhere", "<br />",
               "words p50", "p90", "p99", "max"]  # fmt: skip
@@ -28,44 +28,44 @@ def corpus(stored: "Corpus", *, was_there: bool) -> str:
             s.num_empty,
             s.num_duplicates,
             ", ".join(f"{other} {count}" for other, count in s.num_shared.items() if count) or "-",
-            percent(s.num_with_breaks, s.num_rows),
+            percent(s.num_with_breaks, s.num_rows, 1),
             *s.word_percentiles.values(),
         ]
         for s in manifest.statistics
     ]
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
     kind = (
-        "IMDB, as its authors published it (checksums match)" if manifest.is_imdb else "not the official IMDB"
+        "IMDB as its authors published it (checksums match)" if manifest.is_imdb else "not the official IMDB"
     )
-    state = "was there, verified" if was_there else "imported"
+    state = "already stored, verified" if was_there else "imported"
     return (
-        f"{table(header, rows)}\n\n"
+        f"{text_table(header, rows)}\n\n"
         f"{kind}; content {stored.content_hash[:16]}\n"
         f"{state}: {stored.folder} ({sizes})"
     )
 
 
 def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
-    """The truncation report of `imdb-tx tokenize`."""
+    """What `imdb-tx tokenize` prints: the vocabulary, and what the length limit cuts."""
     header = ["split", "reviews", "tokens", "a review", "reviews cut", "", "tokens cut", ""]
     rows = []
     for name, split in result.splits.items():
         r = split.report
         rows.append([
             name, r.num_reviews, r.num_tokens, f"{r.num_tokens / max(r.num_reviews, 1):.1f}",
-            r.num_reviews_cut, percent(r.num_reviews_cut, r.num_reviews),
-            r.num_tokens_cut, percent(r.num_tokens_cut, r.num_tokens),
+            r.num_reviews_cut, percent(r.num_reviews_cut, r.num_reviews, 1),
+            r.num_tokens_cut, percent(r.num_tokens_cut, r.num_tokens, 1),
         ])  # fmt: skip
     head = config.max_length - config.tail_length
     return (
         f"vocabulary: {result.tokenizer.vocab_size:,} pieces ({config.kind}-level BPE)\n"
-        f"length limit: {config.max_length} tokens; of a longer review the first {head} and the last "
-        f"{config.tail_length} are kept\n\n{table(header, rows)}"
+        f"length limit: {config.max_length} tokens; a longer review keeps its first {head} and its last "
+        f"{config.tail_length}\n\n{text_table(header, rows)}"
     )
 
 
 def estimate(cost: "Estimate") -> str:
-    """What `imdb-tx train --dry-run` found, after the config."""
+    """What `imdb-tx train --dry-run` prints after the config."""
     parts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in cost.parameters.items())
     resident = cost.resident_bytes
     process = "" if resident is None else f"; about {resident / 2**20:,.0f} MiB for the whole process"
@@ -82,69 +82,69 @@ def estimate(cost: "Estimate") -> str:
 
 
 def postfix(update: "Update") -> str:
-    """What stands behind the progress bar."""
+    """Text behind the progress bar."""
     result = update.result
     figures = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in result.figures.items())
     return f"loss {result.loss:.3f}{figures}, {update.tokens_per_second / 1000:.1f}k tokens/s"
 
 
 def progress(update: "Update") -> str:
-    """One line a checkpoint: the figures on validation, or where there is none, of the last step."""
-    found = update.validation
-    if found is not None:
-        figures = f"validation accuracy {100 * found.accuracy:.2f}%  loss {found.loss:.4f}"
+    """One line for each checkpoint: scores on validation, or without that, losses of the last step."""
+    validation = update.validation
+    if validation is not None:
+        scores = f"validation accuracy {percent(validation.accuracy)}  loss {validation.loss:.4f}"
     else:
-        own = {"loss": update.result.loss, **update.result.figures}
-        figures = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in own.items())
-    return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {figures}"
+        losses = {"loss": update.result.loss, **update.result.figures}
+        scores = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items())
+    return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {scores}"
 
 
 def result(ended: "TrainingResult") -> str:
-    """The last lines of a training: where it is, how good it is, and what to type next."""
+    """The last lines of a training: the run, its score, and the next command."""
     cost = f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
         command = f"imdb-tx train --config finetune.toml --init-from {ended.run}"
         return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
     return (
-        f"{ended.run}: {_figures(ended.validation)}, at step {ended.best_step:,}; {cost}\n"
+        f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}; {cost}\n"
         f"next: imdb-tx eval {ended.run}"
     )
 
 
-def seeds(found: "SeedsSummary") -> str:
-    """A row for a table in Markdown (README's), then each run."""
+def seeds(summary: "SeedsSummary") -> str:
+    """What `imdb-tx train --seeds` prints: a Markdown table, then one row for each run."""
     accuracies = {
-        "validation %": found.validation_accuracy,
-        "encoder alone, validation %": found.encoder_validation_accuracy,
-        "test %": found.test_accuracy,
-        "encoder alone, test %": found.encoder_test_accuracy,
-        "clean test %": found.clean_test_accuracy,
+        "validation %": summary.validation_accuracy,
+        "encoder alone, validation %": summary.encoder_validation_accuracy,
+        "test %": summary.test_accuracy,
+        "encoder alone, test %": summary.encoder_test_accuracy,
+        "clean test %": summary.clean_test_accuracy,
     }
     known = {name: spread for name, spread in accuracies.items() if spread is not None}
-    row = {"n": f"{len(found.runs)} seeds"}
+    row = {"n": f"{len(summary.runs)} seeds"}
     row |= {name: f"{100 * spread.mean:.2f} ± {100 * spread.sd:.2f}" for name, spread in known.items()}
-    if found.test_accuracy is not None:
-        row["test %"] += f" ({', '.join(f'{100 * value:.2f}' for value in found.test_accuracy.each)})"
-    if found.raw_ece is not None and found.calibrated_ece is not None:
-        row["ECE %"] = f"{100 * found.raw_ece.mean:.2f}, {100 * found.calibrated_ece.mean:.2f}"
-    row |= {"training time": duration(found.train_seconds), "tokens/s": f"{found.tokens_per_second:,.0f}"}
+    if summary.test_accuracy is not None:
+        row["test %"] += f" ({', '.join(f'{100 * value:.2f}' for value in summary.test_accuracy.each)})"
+    if summary.raw_ece is not None and summary.calibrated_ece is not None:
+        row["ECE %"] = f"{100 * summary.raw_ece.mean:.2f}, {100 * summary.calibrated_ece.mean:.2f}"
+    row |= {"training time": duration(summary.train_seconds), "tokens/s": f"{summary.tokens_per_second:,.0f}"}
     lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
     each = [
         [run, *(f"{100 * spread.each[i]:.2f}" for spread in known.values())]
-        for i, run in enumerate(found.runs)
+        for i, run in enumerate(summary.runs)
     ]
-    return "\n".join([*lines, "", table(["run", *known], each)])
+    return "\n".join([*lines, "", text_table(["run", *known], each)])
 
 
 def baseline(made: "Baseline") -> str:
-    """What `imdb-tx baseline` fitted, and what to type next."""
+    """What `imdb-tx baseline` prints: the run, its score, and the next command."""
     return (
-        f"{made.run}: {made.weighting}, {made.num_ngrams:,} n-grams; {_figures(made.validation)}\n"
+        f"{made.run}: {made.weighting}, {made.num_ngrams:,} n-grams; {_score(made.validation)}\n"
         f"next: imdb-tx eval {made.run}"
     )
 
 
-def _figures(found: "Score | None") -> str:
-    if found is None:
+def _score(score: "Score | None") -> str:
+    if score is None:
         return "no validation split"
-    return f"validation accuracy {100 * found.accuracy:.2f}%, loss {found.loss:.4f}"
+    return f"validation accuracy {percent(score.accuracy)}, loss {score.loss:.4f}"

@@ -1,4 +1,4 @@
-"""How good a model is on a split: figures from its log-probabilities, through scikit-learn where it has them.
+"""How good a model is on a split: scores of its log-probabilities, through scikit-learn where it has them.
 
 Shapes: N reviews, C classes.
 """
@@ -16,7 +16,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 class Score(BaseModel):
-    """What training watches on validation."""
+    """Accuracy and loss, which training watches on validation."""
 
     model_config = STRICT
 
@@ -25,7 +25,7 @@ class Score(BaseModel):
 
 
 class Calibration(BaseModel):
-    """How far probabilities are from what they claim."""
+    """How far probabilities are from observed frequencies."""
 
     model_config = STRICT
 
@@ -34,7 +34,7 @@ class Calibration(BaseModel):
     brier: float
     """mean squared distance of the probabilities from the label, summed over classes; 0 to 2"""
     ece: float
-    """expected calibration error over 15 bins of as many reviews each"""
+    """expected calibration error over 15 bins of equally many reviews"""
 
 
 class Slice(BaseModel):
@@ -47,7 +47,7 @@ class Slice(BaseModel):
 
 
 class Evaluation(BaseModel):
-    """Figures of one split; `imdb-tx eval` writes them into the run."""
+    """All scores of one split; `imdb-tx eval` writes them into the run."""
 
     model_config = STRICT
 
@@ -61,17 +61,17 @@ class Evaluation(BaseModel):
     accuracy_high: float
     """95% interval of the accuracy (Wilson 1927)"""
     f1: float
-    """of the second class where there are two, else the mean over classes"""
+    """of the second of two classes; of more classes, the mean"""
     roc_auc: float | None
-    """area under the ROC curve, over more than two classes the mean of one against the rest; none where the
-    split lacks a class"""
+    """area under the ROC curve; of more than two classes, the mean of one against the rest. None if the split
+    lacks a class"""
     average_precision: float | None
     """area under the precision-recall curve, likewise"""
     raw: Calibration
     calibrated: Calibration
     """the same after division by the temperature that was fitted on validation"""
     encoder_alone: Score | None = None
-    """of the encoder without the n-grams beside it, before calibration; none where a model has no n-grams"""
+    """without the n-grams beside the encoder, before calibration; None if the model has no n-grams"""
     slices: dict[str, Slice]
     confusion: list[list[int]]
     """reviews by true class (rows) and predicted class (columns)"""
@@ -86,32 +86,25 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
     return Score(accuracy=num_correct / len(labels), loss=loss / len(labels))
 
 
-def evaluate(
-    logits: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    *,
-    raw_logits: NDArray[np.floating] | None = None,
-    encoder_logits: NDArray[np.floating] | None = None,
-    slices: Mapping[str, NDArray[np.bool_]] | None = None,
-    split: str,
-    checkpoint: str,
-    classes: tuple[str, ...],
-) -> Evaluation:
-    """All figures of (N, C) logits against labels.
+def evaluation_of(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], *, split: str, checkpoint: str,
+    classes: tuple[str, ...], raw_logits: NDArray[np.floating] | None = None,
+    encoder_logits: NDArray[np.floating] | None = None, slices: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:  # fmt: skip
+    """All scores of (N, C) logits against labels.
 
-    `raw_logits` are those before calibration, if there was one; `encoder_logits` those of the encoder without
-    the n-grams beside it; `slices` mark reviews, by name.
+    `raw_logits` are those before calibration, if there was one. `encoder_logits` are those of the encoder
+    without the n-grams beside it. `slices` mark reviews, by name.
     """
     # Imported here: training needs `score` only, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, f1_score
 
     predicted = logits.argmax(1)
     correct = predicted == labels
-    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
     interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
-    every = list(range(len(classes)))
-    area, precision = _areas(probabilities, labels)
+    numbers = list(range(len(classes)))
     average = "binary" if len(classes) == 2 else "macro"
+    area, precision = _areas(_probabilities(logits), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split,
@@ -121,7 +114,7 @@ def evaluate(
         accuracy=float(correct.mean()),
         accuracy_low=float(interval.low),
         accuracy_high=float(interval.high),
-        f1=float(f1_score(labels, predicted, labels=every, average=average, zero_division=0)),
+        f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
         roc_auc=area,
         average_precision=precision,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
@@ -132,7 +125,7 @@ def evaluate(
             for name, chosen in (slices or {}).items()
             if chosen.any()
         },
-        confusion=confusion_matrix(labels, predicted, labels=every).tolist(),
+        confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
         classes=classes,
     )
 
@@ -140,22 +133,22 @@ def evaluate(
 def _areas(
     probabilities: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[float | None, float | None]:
-    """Areas under the ROC and the precision-recall curve, or None where the split lacks a class."""
+    """Areas under the ROC and the precision-recall curve; None if the split lacks a class."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    num_classes = probabilities.shape[1]
-    if len(set(labels.tolist())) < num_classes:
+    numbers = list(range(probabilities.shape[1]))
+    if len(set(labels.tolist())) < len(numbers):
         return None, None
-    every = list(range(num_classes))
-    scores, truth = probabilities, labels[:, None] == np.array(every)
-    if num_classes == 2:
+    if len(numbers) == 2:
         scores, truth = probabilities[:, 1], labels
-    area = roc_auc_score(labels, scores, multi_class="ovr", labels=every)
+    else:
+        scores, truth = probabilities, labels[:, None] == np.array(numbers)
+    area = roc_auc_score(labels, scores, multi_class="ovr", labels=numbers)
     return float(area), float(average_precision_score(truth, scores))
 
 
 def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Mean distance of confidence and accuracy, over 15 bins of as many reviews each.
+    """Mean distance of confidence and accuracy over 15 bins of equally many reviews.
 
     (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
     Nguyen and O'Connor 2015, section 2.2).
@@ -174,10 +167,14 @@ def confidence_bins(
 
 
 def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:
-    probabilities = np.exp(log_softmax(logits.astype(np.float64), axis=1))
+    probabilities = _probabilities(logits)
     truth = labels[:, None] == np.arange(logits.shape[1])
     return Calibration(
         loss=score(logits, labels).loss,
         brier=float(((probabilities - truth) ** 2).sum(1).mean()),
         ece=expected_calibration_error(probabilities, labels),
     )
+
+
+def _probabilities(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.exp(log_softmax(logits.astype(np.float64), axis=1))

@@ -1,0 +1,32 @@
+"""`imdb-tx download`: imports a corpus."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli.options import JsonOption, app
+
+
+@app.command()
+def download(
+    source: Annotated[str, typer.Option(help="hub, demo, or a path or URL.")] = "hub",
+    data_dir: Annotated[str, typer.Option(help="Folder of stored corpora.")] = "data",
+    text_column: Annotated[str, typer.Option(help="Of a table: column with the review.")] = "text",
+    label_column: Annotated[str, typer.Option(help="Of a table: column with the label.")] = "label",
+    as_json: JsonOption = False,
+) -> None:
+    """Import a corpus, check it, and show its statistics."""
+    from imdb_transformer import config_file
+    from imdb_transformer.data import corpus
+    from imdb_transformer.data.reviews import SPLITS
+    from imdb_transformer.report import summaries
+
+    data = {"source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column}
+    config = config_file.parse({"data": data}, origin="command line").data
+    stored, was_there = corpus.ensure(config, needs=SPLITS)
+    if as_json:
+        place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
+        print(json.dumps(place | stored.manifest.model_dump(mode="json")))
+    else:
+        print(summaries.corpus(stored, was_there=was_there))

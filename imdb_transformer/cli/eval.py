@@ -1,0 +1,50 @@
+"""`imdb-tx eval`: evaluates a trained run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli.options import JsonOption, SplitOption, app
+from imdb_transformer.errors import ConfigError
+
+
+@app.command(name="eval")
+def evaluate(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT...",
+            help="A run, or one of its checkpoints. Several answer together, by their mean probability.",
+        ),
+    ],
+    split: SplitOption = "test",
+    data_dir: Annotated[str | None, typer.Option(help="Folder of stored corpora, if not the run's.")] = None,
+    source: Annotated[str | None, typer.Option(help="Another source of reviews than the run's.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Of --source: column with the review.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Of --source: column with the label.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a trained model on a split, and write scores and a report into the run."""
+    if (text_column or label_column) and source is None:
+        raise ConfigError("--text-column and --label-column describe a --source, and none is named.")
+    from imdb_transformer import hardware
+    from imdb_transformer.evaluation.baseline import baselines_beside
+    from imdb_transformer.evaluation.evaluate import answer, save
+    from imdb_transformer.report import evaluations
+
+    hardware.keep_freed_memory()
+    print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
+    data = {"data_dir": data_dir, "source": source, "text_column": text_column, "label_column": label_column}
+    answers = answer(paths, split, **data)
+    save(answers)
+    baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
+    page = evaluations.write_report(answers, baselines)
+    if as_json:
+        beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
+        print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))
+    else:
+        print(evaluations.as_text(answers.evaluation, baselines))
+        print(f"written to {answers.file} and {page}")
