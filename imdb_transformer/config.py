@@ -29,10 +29,8 @@ class DataConfig(BaseModel):
     """column that holds the class, in table files"""
     validation: bool = True
     """hold a validation split out of train; false trains on all of it, without early stopping"""
-    validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    """share of train held out where the corpus is not IMDB and has no validation split"""
-    test_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    """share of a source with one split only that becomes test"""
+    held_out_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """share of train held out as validation (not of IMDB), and as test in a source with one split only"""
 
 
 class TokenizerConfig(BaseModel):
@@ -40,20 +38,14 @@ class TokenizerConfig(BaseModel):
 
     model_config = STRICT
 
-    kind: Literal["byte", "char"] = "byte"
-    """BPE over bytes (`byte`: any text can be spelt) or characters (`char`: rare ones become `[UNK]`)"""
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
-    """pieces, the four special ones included"""
-    min_frequency: PositiveInt = 2
-    """a pair rarer than this is not merged"""
+    """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
     lowercase: bool = True
     """fold case before splitting"""
     max_length: PositiveInt = 512
     """ids kept of a review; a longer one is cut"""
     tail_length: NaturalInt = 128
     """of the ids kept of a cut review, how many are its last ones"""
-    first_token: bool = False
-    """put `[CLS]` before every review"""
 
     @model_validator(mode="after")
     def _tail_fits(self) -> Self:

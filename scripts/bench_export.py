@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from bench_predict import cold_start, medians_in_turns
 
-from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
@@ -63,7 +63,7 @@ def measure(path: Path) -> tuple[int, dict[str, Row]]:
     """The number of turns, and what is printed of each contestant."""
     config = run.open_run(path).config.data
     stored, _ = corpus.ensure(config)
-    texts, labels = tokenized.rows_of(config, stored, "test")
+    texts, labels = encoded.rows_of(config, stored, "test")
     expected = in_fp32(path, texts[:NUM_COMPARED])
     with tempfile.TemporaryDirectory() as folder:
         paths = {"run": path, "file": export(path, Path(folder) / "model.onnx")}

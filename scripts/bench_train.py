@@ -56,8 +56,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import length_batches
-from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.data.tokenized import tokenize
+from imdb_transformer.data.encoded import EncodedSplit, tokenize
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.logits import FULL_ATTENTION_MULTIPLE, Batch, length_multiple, make_batch
 from imdb_transformer.training.classification import make_model

@@ -7,7 +7,7 @@ import torch
 
 from imdb_transformer import hardware
 from imdb_transformer.config import Config
-from imdb_transformer.data.tokenized import TokenizedCorpus, tokenize, training_splits
+from imdb_transformer.data.encoded import TokenizedCorpus, tokenize, training_splits
 from imdb_transformer.store import run
 from imdb_transformer.training import loop, starting_weights
 from imdb_transformer.training.prepare import prepare, prepare_again

@@ -8,7 +8,7 @@ import pytest
 from imdb_transformer.cli.predict import newest_run
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
-from imdb_transformer.data.tokenized import rows_of
+from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate

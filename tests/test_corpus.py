@@ -192,7 +192,7 @@ def test_what_the_list_names_is_validation_and_the_rest_is_train(tmp_path: Path,
     with (unlabelled / "unsupervised.jsonl").open("a") as file:
         file.writelines(lines[:20])  # pretraining must not see them
     # Whatever share is asked for.
-    wide = config(unlabelled, tmp_path).model_copy(update={"validation_fraction": 0.5})
+    wide = config(unlabelled, tmp_path).model_copy(update={"held_out_fraction": 0.5})
     stored, _ = corpus.ensure(wide)
     texts = stored_texts(stored)
     listed = {json.loads(line)["text"] for line in lines[:20]}
@@ -269,5 +269,5 @@ def test_how_a_path_is_spelt_does_not_matter(
 
 
 def test_settings_that_decide_the_cut_are_part_of_the_key() -> None:
-    default, wider = DataConfig(source="demo"), DataConfig(source="demo", validation_fraction=0.3)
+    default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
     assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(ROWS.texts, CONFIG)
 
 
-def must_not_run() -> list[Rows]:
+def must_not_run() -> Iterator[Rows]:
+    yield from []
     raise AssertionError("the cache was not used")
 
 
 def test_encode_then_load_is_what_the_tokenizer_gives(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    split = encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
+    split = encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
     for i, ids in enumerate(tokenizer.encode(ROWS.texts)):
         assert np.array_equal(split.review(i), ids)
     assert split.labels.tolist() == ROWS.labels
@@ -39,7 +41,7 @@ def test_parts_are_put_end_to_end(tmp_path: Path, tokenizer: Tokenizer, vocab_si
     """Whatever the parts, the files are those that numpy writes for whole arrays."""
     parts = [Rows(ROWS.texts[:1], ROWS.labels[:1]), Rows([], []), Rows(ROWS.texts[1:], ROWS.labels[1:])]
     tokenizer = Sized(tokenizer._json, CONFIG, vocab_size)
-    encode_split(lambda: parts, "a" * 64, tokenizer, tmp_path)
+    encode_split(parts, "a" * 64, tokenizer, tmp_path)
     ids = np.concatenate(tokenizer.encode(ROWS.texts)).astype(np.uint16 if vocab_size == 300 else np.uint32)
     np.save(tmp_path / "whole.npy", ids)
     assert next(tmp_path.rglob("ids.npy")).read_bytes() == (tmp_path / "whole.npy").read_bytes()
@@ -58,18 +60,18 @@ class Sized(Tokenizer):
 
 
 def test_cache_is_used_for_the_same_content_only(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
-    encode_split(must_not_run, "a" * 64, tokenizer, tmp_path)
+    encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
+    encode_split(must_not_run(), "a" * 64, tokenizer, tmp_path)
     with pytest.raises(AssertionError):
-        encode_split(must_not_run, "b" * 64, tokenizer, tmp_path)
+        encode_split(must_not_run(), "b" * 64, tokenizer, tmp_path)
     longer = Tokenizer(tokenizer._json, CONFIG.model_copy(update={"max_length": 9}))
     with pytest.raises(AssertionError):
-        encode_split(must_not_run, "a" * 64, longer, tmp_path)
+        encode_split(must_not_run(), "a" * 64, longer, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ids.npy", "offsets.npy", "labels.npy", "split.json"])
 def test_damaged_file_is_refused(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
-    encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
+    encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
     path = next(tmp_path.rglob(name))
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(DataError, match="damaged"):
@@ -77,7 +79,7 @@ def test_damaged_file_is_refused(tmp_path: Path, tokenizer: Tokenizer, name: str
 
 
 def test_arrays_are_never_pickles(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    split = encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
+    split = encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
     assert {array.dtype.kind for array in split[:3]} <= {"u", "i"}
     assert all(np.load(path, allow_pickle=False) is not None for path in tmp_path.rglob("*.npy"))
 
@@ -85,7 +87,7 @@ def test_arrays_are_never_pickles(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_arrays_of_objects_run_no_code_even_with_the_right_checksum(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
-    encode_split(lambda: [ROWS], "a" * 64, tokenizer, tmp_path)
+    encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
     path = next(tmp_path.rglob("ids.npy"))
     np.save(path, np.array([Explosive()], dtype=object), allow_pickle=True)
     meta = read_json(path.parent / META, Meta)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import config_file
-from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
@@ -87,7 +87,7 @@ def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
     stored, _ = corpus.ensure(guesses.config.data)
 
     def fitted(split: str) -> float:
-        rows = tokenized.rows_of(guesses.config.data, stored, split)
+        rows = encoded.rows_of(guesses.config.data, stored, split)
         (logits,) = Predictor.load(guesses.folder).logits(rows.texts)
         return fit_temperature(logits, np.array(rows.labels))
 

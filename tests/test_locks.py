@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from imdb_transformer.config import DataConfig, TokenizerConfig
-from imdb_transformer.data import corpus, encoded, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Slow:
-    """Calls a function, so slowly that the other process comes meanwhile; counts the calls."""
+    """Calls a function slowly, to give another thread time to want the same. Counts the calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.num_calls, self.begun = function, 0, threading.Event()
@@ -35,7 +35,7 @@ class Slow:
 
 
 def by_two(want: Callable[[], T], slow: Slow) -> tuple[T, T]:
-    """What two processes get, the second of which comes while the first is at it."""
+    """What two threads get. The second starts while the first is working."""
     with ThreadPoolExecutor() as pool:
         first = pool.submit(want)
         assert slow.begun.wait(10)
@@ -88,7 +88,7 @@ def test_a_tokenizer_that_two_want_is_trained_once(tiny: Tiny, monkeypatch: pyte
     stored, _ = corpus.ensure(config.data)
     slow = Slow(Tokenizer.train)
     monkeypatch.setattr(Tokenizer, "train", slow)
-    first, second = by_two(lambda: tokenized.tokenize(config, []), slow)
+    first, second = by_two(lambda: encoded.tokenize(config, []), slow)
     assert slow.num_calls == 1
     assert first.tokenizer.content_hash == second.tokenizer.content_hash
     assert not list(stored.folder.parent.rglob("*.lock"))
@@ -97,8 +97,10 @@ def test_a_tokenizer_that_two_want_is_trained_once(tiny: Tiny, monkeypatch: pyte
 def test_a_split_that_two_want_is_encoded_once(tmp_path: Path) -> None:
     rows = Rows(["a good film", "bad"], [1, 0])
     tokenizer = Tokenizer.train(rows.texts, TokenizerConfig(vocab_size=300))
-    slow = Slow(lambda: [rows])
-    first, second = by_two(lambda: encoded.encode_split(slow, "a" * 64, tokenizer, tmp_path), slow)
+    slow = Slow(lambda: rows)
+    first, second = by_two(
+        lambda: encoded.encode_split((slow() for _ in range(1)), "a" * 64, tokenizer, tmp_path), slow
+    )
     assert slow.num_calls == 1
     assert first.ids.tolist() == second.ids.tolist()
     assert not list(tmp_path.rglob("*.lock"))
@@ -132,14 +134,14 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
 def test_a_whole_cache_needs_no_lock(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that may only be read can be used."""
     config = tiny()
-    tokenized.tokenize(config, ["train"])
+    encoded.tokenize(config, ["train"])
 
     def refused(_: Path) -> None:
         raise PermissionError
 
-    for module in (corpus, encoded, tokenized):
+    for module in (corpus, encoded):
         monkeypatch.setattr(module, "one_at_a_time", refused)
-    assert tokenized.tokenize(config, ["train"]).splits["train"].report.num_reviews
+    assert encoded.tokenize(config, ["train"]).splits["train"].report.num_reviews
 
 
 def test_a_corpus_that_is_replaced_while_it_is_looked_at_is_looked_at_again(

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
-from imdb_transformer.data.tokenized import tokenize
-from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
+from imdb_transformer.data.encoded import tokenize
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.inference.logits import Batch
 from imdb_transformer.model import masked
@@ -143,7 +143,7 @@ def a_model(**options: float) -> tuple[MaskedLanguageModel, torch.Tensor, torch.
         Config().model,
         PretrainConfig(**options),
         mask_id=MASK_ID,
-        special_ids=(PAD_ID, CLS_ID, MASK_ID),
+        special_ids=(PAD_ID, MASK_ID),
         counts=counts,  # type: ignore[arg-type]
     )
     return model, ids, ids != 0
@@ -200,8 +200,8 @@ def test_an_id_that_no_training_text_holds_has_an_embedding_too(tiny: Tiny) -> N
 def test_special_ids_are_no_candidates() -> None:
     """Or the embedding of padding, which stands for dropped words, would not stay zero."""
     model, _, _ = a_model(num_candidates=16)
-    assert not model.inclusion[[PAD_ID, CLS_ID, MASK_ID]].any()
-    assert (model.inclusion > 0).sum() == len(model.inclusion) - 3
+    assert not model.inclusion[[PAD_ID, MASK_ID]].any()
+    assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
 
 
 def test_what_is_counted_anew_is_not_kept_with_the_weights() -> None:
@@ -225,7 +225,7 @@ def masked_positions(model: MaskedLanguageModel, ids: torch.Tensor) -> torch.Ten
 
 def test_special_tokens_are_never_masked() -> None:
     model, ids, _ = a_model(mask_fraction=1 - 1e-9)
-    ids[:, 0], ids[:, 5], ids[:, 20:] = CLS_ID, MASK_ID, PAD_ID
+    ids[:, 5], ids[:, 20:] = MASK_ID, PAD_ID
     torch.testing.assert_close(masked_positions(model, ids), ids > MASK_ID)
 
 
@@ -249,12 +249,12 @@ def test_one_token_at_least_is_masked_whichever_it_is() -> None:
 
 def test_a_batch_without_a_token_to_mask_costs_nothing() -> None:
     model, ids, _ = a_model()
-    loss, _, num_masked = model(torch.full_like(ids[:2, :1], CLS_ID), ids[:2, :1] >= 0)
+    loss, _, num_masked = model(torch.full_like(ids[:2, :1], MASK_ID), ids[:2, :1] >= 0)
     assert num_masked == 0
     assert loss.item() == 0
     loss.backward()
     learner = Learner(model, model, [torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])])
-    batch = Batch(torch.full((2, 1), CLS_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
+    batch = Batch(torch.full((2, 1), MASK_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
     taken = train_step(learner, [batch], self_supervision(0.15), TrainConfig(), CPU, step=0, lr=1e-3)
     assert taken.figures["masked_loss"] == 0
 

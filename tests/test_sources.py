@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import hub, sources
+from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import Reviews
 from imdb_transformer.errors import DataError
 
@@ -147,7 +147,7 @@ def test_hub_layout_is_read_as_the_hub_is(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     folder = write_hub_layout(tmp_path / "imdb")
     local = read(folder)
-    monkeypatch.setattr(hub, "HUB_NAME", str(folder))
+    monkeypatch.setattr(sources, "HUB_NAME", str(folder))
     assert read("hub") == local
     assert local.classes == ("neg", "pos")
     assert local.splits["unsupervised"].labels == [-1, -1]

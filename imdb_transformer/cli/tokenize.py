@@ -12,7 +12,7 @@ def tokenize(
 ) -> None:
     """Train the tokenizer on training and unlabelled text, and encode every split."""
     from imdb_transformer import config_file
-    from imdb_transformer.data import tokenized
+    from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path
     from imdb_transformer.report import summaries
 
@@ -22,7 +22,7 @@ def tokenize(
     if not resolved.data.validation and "validation" in names:
         names.remove("validation")  # it is part of train
     print(f"tokenizing {stored.folder} ...", file=sys.stderr)
-    result = tokenized.tokenize(resolved, names)
+    result = encoded.tokenize(resolved, names)
     if as_json:
         reports = {name: split.report.model_dump() for name, split in result.splits.items()}
         hashes = {"tokenizer_hash": result.tokenizer.content_hash, "corpus_hash": stored.content_hash}

@@ -1,7 +1,7 @@
 """The stored corpus: what a source held, imported once, checked, and kept as one Parquet file a split.
 
 Rows are stored in the order of their text's hash, so that the same reviews give the same corpus from
-every source; what is held out is cut once, at import (`holdout.py`).
+every source. The held-out splits are cut once, at import (`holdout.py`).
 """
 
 import hashlib
@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.holdout import hold_out, text_hash
-from imdb_transformer.data.reviews import Reviews, Rows, concatenated
-from imdb_transformer.data.statistics import SplitStatistics, measure
+from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, concatenated, measure
 from imdb_transformer.errors import DataError
 from imdb_transformer.store.files import (
     is_settled,
@@ -40,7 +39,6 @@ IMDB_HASHES = {
 }
 MANIFEST = "manifest.json"
 PART = 2000  # reviews read at a time
-FORMAT = 2  # raised when the same source would be stored otherwise: older corpora are then imported again
 
 
 class StoredSplit(BaseModel):
@@ -54,11 +52,10 @@ class StoredSplit(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a stored corpus is, written last."""
+    """Describes a stored corpus. It is written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: int
     source: str
     fingerprint: str
     is_imdb: bool
@@ -87,15 +84,15 @@ def content_hash(rows: Rows) -> str:
 
 
 def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> tuple[Corpus, bool]:
-    """The stored corpus of a source, imported first where it is not there; and whether it was there.
+    """The stored corpus of a source, imported first if need be; and whether it was stored already.
 
-    A stored corpus is verified by hash. It is imported again where a local source has changed since, unless
-    its content hash is `known`, a run's: that run needs what it began with. And where the file of a split
-    that it `needs` is gone (training needs no test split). Of several processes that want it one imports it,
-    and the others wait.
+    A stored corpus is verified by hash. It is imported again in two cases: a local source has changed since,
+    or the file of a split in `needs` is gone (training needs no test split). A run passes the content hash
+    of its corpus as `known`; that corpus is used even if the source has changed. If several processes need
+    the corpus, one imports it and the others wait. Raises DataError.
     """
     folder, needs = corpus_folder(config), tuple(needs)
-    with suppress(DataError):  # it is damaged, or another process replaces it just now
+    with suppress(DataError):  # it is damaged, or another process is replacing it
         if is_settled(folder) and (stored := _usable(config, folder, needs, known)):
             return stored, True
     with one_at_a_time(folder):
@@ -106,21 +103,20 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
 
 
 def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) -> Corpus | None:
-    """The corpus in a folder, verified; None where it is to be imported. Raises DataError."""
+    """The corpus in a folder, verified; None if it must be imported. Raises DataError."""
     if not (folder / MANIFEST).exists():
         return None
     corpus = open_stored(folder)
-    wanted = corpus.content_hash == known
-    unchanged = wanted or _fingerprint(config) in (corpus.manifest.fingerprint, "")
-    present = all(split_path(corpus, name).exists() for name in needs if name in corpus.manifest.splits)
-    if not (unchanged and present and corpus.manifest.format == FORMAT):
+    unchanged = corpus.content_hash == known or _fingerprint(config) in (corpus.manifest.fingerprint, "")
+    wanted = [split_path(corpus, name) for name in needs if name in corpus.manifest.splits]
+    if not (unchanged and all(path.exists() for path in wanted)):
         return None
     verify(corpus)
     return corpus
 
 
 def open_stored(folder: Path) -> Corpus:
-    """A corpus by its folder, its manifest read and checked. Raises DataError."""
+    """Opens the corpus in a folder and checks its manifest. Raises DataError."""
     path = folder / MANIFEST
     try:
         return Corpus(folder, read_json(path, Manifest))
@@ -131,7 +127,7 @@ def open_stored(folder: Path) -> Corpus:
 
 
 def verify(corpus: Corpus) -> None:
-    """Checks the hash of every split's file that is there. Raises DataError for one that differs."""
+    """Checks the hash of every split's file that exists. Raises DataError if one differs."""
     for name, split in corpus.manifest.splits.items():
         path = split_path(corpus, name)
         if path.exists() and sha256_of(path) != split.file_hash:
@@ -142,20 +138,26 @@ def verify(corpus: Corpus) -> None:
 
 
 def split_path(corpus: Corpus, split: str) -> Path:
-    """Where a split's rows are."""
+    """The Parquet file of a split."""
     return corpus.folder / f"{split}.parquet"
 
 
+def stored_split(corpus: Corpus, split: str) -> StoredSplit:
+    """What the manifest says of a split. Raises DataError if the corpus has no such split."""
+    if split not in corpus.manifest.splits:
+        names = ", ".join(corpus.manifest.splits)
+        raise DataError(f"The corpus of {corpus.manifest.source} has no {split} split; it has: {names}.")
+    return corpus.manifest.splits[split]
+
+
 def read_split(corpus: Corpus, split: str) -> Rows:
-    """The rows of a split. Raises DataError where the corpus has no such split or its file is gone."""
+    """The rows of a split. Raises DataError if the corpus has no such split or its file is gone."""
     return concatenated(parts_of(corpus, split))
 
 
 def parts_of(corpus: Corpus, split: str) -> Iterator[Rows]:
-    """The same some rows at a time, for splits that are larger than memory. Raises DataError as well."""
-    if split not in corpus.manifest.splits:
-        have = ", ".join(corpus.manifest.splits)
-        raise DataError(f"The corpus of {corpus.manifest.source} has no {split} split; it has: {have}.")
+    """The same, `PART` rows at a time, for splits that are larger than memory. Raises DataError."""
+    stored_split(corpus, split)
     path = split_path(corpus, split)
     try:
         with parquet.ParquetFile(path) as file:
@@ -166,21 +168,22 @@ def parts_of(corpus: Corpus, split: str) -> Iterator[Rows]:
 
 
 def corpus_folder(config: DataConfig) -> Path:
-    """Where the corpus of a source is kept: by its name, and for paths by all that decides its content."""
-    named = config.source in ("hub", "demo") or archive.is_url(config.source)
-    place = config.source if named else str(Path(config.source).resolve())
-    settings = (
-        config.text_column, config.label_column, config.validation_fraction, config.test_fraction,
-    )  # fmt: skip
+    """The folder of a source's stored corpus. Its name depends on every setting that decides the content."""
+    place = str(Path(config.source).resolve()) if _is_local(config) else config.source
+    settings = (config.text_column, config.label_column, config.held_out_fraction)
     key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0]) or "corpus"
     return Path(config.data_dir) / f"{name}-{key}"
 
 
+def _is_local(config: DataConfig) -> bool:
+    return config.source not in ("hub", "demo") and not archive.is_url(config.source)
+
+
 def _fingerprint(config: DataConfig) -> str:
-    """Changes when a local source's files do; empty where there are none to look at."""
+    """Changes when a local source's files do. Empty if there are no local files."""
     path = Path(config.source).resolve()
-    if config.source in ("hub", "demo") or archive.is_url(config.source) or not path.exists():
+    if not (_is_local(config) and path.exists()):
         return ""
     stored = Path(config.data_dir).resolve()
     stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
@@ -203,7 +206,6 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     with whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
-            format=FORMAT,
             source=config.source,
             fingerprint=fingerprint,
             is_imdb=official == set(reviews.splits),
@@ -216,9 +218,9 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
 
 
 def _official_splits(reviews: Reviews, source: str) -> set[str]:
-    """The splits that are IMDB's. Raises DataError where a source that has IMDB's name lacks one of them.
+    """The splits that equal IMDB's. Raises DataError if a source with IMDB's name lacks one of them.
 
-    Any other source may hold a part of IMDB, or IMDB's train beside a test split of its own.
+    Any other source may hold a part of IMDB, or IMDB's train split and another test split.
     """
     official = {
         name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)

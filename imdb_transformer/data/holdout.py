@@ -1,9 +1,11 @@
-"""Which reviews are held out: the validation split, and a test split where a source has none.
+"""Which reviews are held out: the validation split, and a test split if the source has only one split.
 
-A validation split that a source brings is taken as it is. Otherwise IMDB's is canonical: films that no
-training review is about, listed by hash in `imdb_validation.txt`. A corpus with a part of IMDB's train holds
-out those of the listed reviews that it has, if they are about the share of each class that it should hold
-out: no film is then in both splits. Any other corpus gives a share of each class.
+- A source's own validation split is used as it is.
+- IMDB's validation split is fixed: `imdb_validation.txt` lists its reviews by hash. No training review is
+  about one of their films.
+- A corpus with a part of IMDB's train split holds out its listed reviews, if they are roughly the share of
+  each class that should be held out.
+- Any other corpus holds out a share of each class.
 """
 
 import hashlib
@@ -28,15 +30,15 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     """
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1:
-        splits["train"], splits["test"] = _take_share(splits["train"], config.test_fraction)
+        splits["train"], splits["test"] = _take_share(splits["train"], config.held_out_fraction)
     if "validation" not in splits:
         listed = _partition(splits["train"], _listed(splits["train"]))
-        if is_imdb or _is_enough(*listed, config.validation_fraction):
+        if is_imdb or _is_enough(*listed, config.held_out_fraction):
             splits["train"], splits["validation"] = listed
         else:
-            splits["train"], splits["validation"] = _take_share(splits["train"], config.validation_fraction)
+            splits["train"], splits["validation"] = _take_share(splits["train"], config.held_out_fraction)
     if "unsupervised" in splits:
-        # Pretraining and tokenizer training read this split: what is held out must not stand in it.
+        # Pretraining and tokenizer training read this split: it must hold no held-out text.
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
         rows = splits["unsupervised"]
         splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
@@ -59,7 +61,7 @@ def imdb_validation_hashes() -> frozenset[str]:
 
 
 def _listed(rows: Rows) -> list[bool]:
-    """Which reviews are of IMDB's validation split."""
+    """Which reviews stand in IMDB's validation split."""
     hashes = imdb_validation_hashes()
     return [text_hash(text)[:16] in hashes for text in rows.texts]
 
@@ -79,16 +81,14 @@ def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
     """(rest, share): a share of each class's texts, every copy of a text on the same side."""
     chosen: set[str] = set()
     for label in set(rows.labels):
-        texts = list(dict.fromkeys(text for text, own in zip(*rows, strict=True) if own == label))
-        chosen.update(
-            texts[: max(1, round(fraction * len(texts)))]
-        )  # texts come in the order of their hashes
+        texts = list(dict.fromkeys(text for text, other in zip(*rows, strict=True) if other == label))
+        chosen.update(texts[: max(1, round(fraction * len(texts)))])  # rows are in the order of their hashes
     return _partition(rows, [text in chosen for text in rows.texts])
 
 
 def _partition(rows: Rows, chosen: list[bool]) -> tuple[Rows, Rows]:
     def pick(value: bool) -> Rows:
-        kept = [i for i, flag in enumerate(chosen) if flag is value]
-        return Rows([rows.texts[i] for i in kept], [rows.labels[i] for i in kept])
+        indices = [i for i, flag in enumerate(chosen) if flag is value]
+        return Rows([rows.texts[i] for i in indices], [rows.labels[i] for i in indices])
 
     return pick(False), pick(True)

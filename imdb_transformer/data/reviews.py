@@ -1,8 +1,12 @@
-"""Labelled reviews in memory, as every source gives them and the stored corpus takes them."""
+"""Labelled reviews in memory, as every source gives them, and their statistics."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from imdb_transformer.errors import DataError
 
@@ -11,8 +15,9 @@ SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"
 UNLABELLED = -1
 MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; IMDB's longest has 14 kB
 CHUNK_CHARACTERS = 16 << 20
+PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
-"""What stands between the lines of IMDB's reviews, in any case of letters: a space to every model"""
+"""a line break in IMDB's reviews, in any case of letters; models read it as a space"""
 
 # By split: texts, and the name of each one's class.
 NamedColumns = dict[str, tuple[list[str], list[str | None]]]
@@ -42,7 +47,7 @@ class Reviews(NamedTuple):
 
 
 def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
-    """Reviews from (texts, label names) by split; the classes are those that stand in train.
+    """Reviews from (texts, label names) by split; the classes are those of train.
 
     Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
     """
@@ -55,8 +60,8 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
     present = {name for name in columns["train"][1] if name is not None}
     classes = tuple(sorted(present, key=_numbers_first))
     if len(classes) < 2:
-        found = f"only {classes[0]!r}" if classes else "no labelled review"
-        raise DataError(f"{origin}: a classifier needs two classes or more; train has {found}.")
+        present_classes = f"only {classes[0]!r}" if classes else "no labelled review"
+        raise DataError(f"{origin}: a classifier needs two classes or more; train has {present_classes}.")
     index = {name: i for i, name in enumerate(classes)}
     splits = {}
     for split, (texts, names) in columns.items():
@@ -72,12 +77,55 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
 
 
 def _numbers_first(name: str) -> tuple[int, float, str]:
-    """Sorts '2' before '10', and numbers before words, 'nan' among them."""
+    """Sorts '2' before '10', and numbers before words. 'nan' counts as a word."""
     try:
         number = float(name)
     except ValueError:
         number = math.nan
     return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+
+
+class SplitStatistics(BaseModel):
+    """One split in figures. Rows are counted as the source gives them, before validation is cut."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    split: str
+    num_rows: int
+    num_by_label: dict[str, int]
+    num_empty: int
+    num_duplicates: int
+    """rows whose text stands earlier in the same split"""
+    num_shared: dict[str, int]
+    """distinct texts that also stand in another split, by its name"""
+    num_with_breaks: int
+    """rows with `<br />`"""
+    word_percentiles: dict[int, int]
+    """words a review, at the 50th, 90th, 99th and 100th percentile"""
+
+
+def measure(reviews: Reviews) -> list[SplitStatistics]:
+    """Statistics of each split."""
+    distinct = {name: set(rows.texts) for name, rows in reviews.splits.items()}
+    statistics = []
+    for name, (texts, labels) in reviews.splits.items():
+        num_words = np.array([len(text.split()) for text in texts] or [0])
+        names = Counter("unlabelled" if label == UNLABELLED else reviews.classes[label] for label in labels)
+        statistics.append(
+            SplitStatistics(
+                split=name,
+                num_rows=len(texts),
+                num_by_label=dict(sorted(names.items())),
+                num_empty=sum(not text.strip() for text in texts),
+                num_duplicates=len(texts) - len(distinct[name]),
+                num_shared={
+                    other: len(distinct[name] & distinct[other]) for other in distinct if other != name
+                },
+                num_with_breaks=sum("<br />" in text for text in texts),
+                word_percentiles={p: int(np.percentile(num_words, p)) for p in PERCENTILES},
+            )
+        )
+    return statistics
 
 
 def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -95,9 +143,9 @@ def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def lines_of(stream: BinaryIO, origin: str) -> Iterator[str]:
-    """The lines of UTF-8 text, without their ends and a byte order mark before the first.
+    """The lines of UTF-8 text, without line ends and byte order mark.
 
-    Raises DataError naming a line that is not UTF-8, or too long for a review.
+    Raises DataError with the number of a line that is not UTF-8 or is too long for a review.
     """
     for number, line in enumerate(iter(lambda: stream.readline(MAX_REVIEW_BYTES + 1), b""), 1):
         if len(line) > MAX_REVIEW_BYTES:

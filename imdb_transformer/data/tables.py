@@ -1,6 +1,6 @@
-"""Tables of reviews: CSV, TSV, JSONL and Parquet files with a text and a label column."""
+"""Tables of reviews: CSV, TSV, JSONL and Parquet files, read a block at a time."""
 
-import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,16 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from imdb_transformer.config import DataConfig
-from imdb_transformer.data.nesting import check_nesting
-from imdb_transformer.data.reviews import (
-    MAX_REVIEW_BYTES,
-    SPLIT_ALIASES,
-    SPLITS,
-    NamedColumns,
-    Reviews,
-    from_named_labels,
-)
+from imdb_transformer.data.reviews import MAX_REVIEW_BYTES
 from imdb_transformer.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -26,6 +17,8 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 BLOCK_BYTES = 64 << 20
 BLOCK_ROWS = 10_000
 ROWS_AT_ONCE = 100  # of Parquet, which has no blocks of bytes
+MAX_NESTING = 100
+JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 
 
 def is_table(path: Path) -> bool:
@@ -44,12 +37,12 @@ def open_table(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Columns and rows of a CSV, TSV, JSONL or Parquet file, a block at a time. Raises DataError.
 
-    `skip_row` is told of each row of a CSV or TSV file that has too few or too many fields, which is then
-    left out; without it such a row is an error.
+    A row of a CSV or TSV file that has too few or too many fields is an error. With `skip_row`, such a row is
+    left out, and `skip_row` is called with a sentence about it.
     """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
-    with _named_errors(path), path.open("rb"):  # whose error names the file, unlike pyarrow's
+    with _named_errors(path), path.open("rb"):  # if it fails, its error names the file; pyarrow's does not
         schema, batches = _open(path, skip_row)
         names = schema.names
     for column in text_columns:
@@ -60,7 +53,7 @@ def open_table(
 
 
 def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, what is wrong with them as sentences."""
+    """The same batches, checked. Errors name the file."""
     num_rows = 0
     with _named_errors(path):
         for batch in batches:
@@ -119,7 +112,7 @@ def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Values keep the type that they have in the file: labels may be numbers, and a date is text."""
     from pyarrow import json as pa_json
 
-    check_nesting(path, max_line_bytes=BLOCK_BYTES)
+    _check_nesting(path)
     read = pa_json.ReadOptions(block_size=BLOCK_BYTES)
     with pa_json.open_json(path, read_options=read) as reader:
         schema = pa.schema([field.with_type(_as_written(field.type)) for field in reader.schema])
@@ -128,8 +121,26 @@ def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     return reader.schema, iter(reader)
 
 
+def _check_nesting(path: Path) -> None:
+    """Raises DataError if brackets nest deeper than `MAX_NESTING`, or a line is longer than a block.
+
+    pyarrow parses JSON by recursion: some thousand brackets in brackets end the process.
+    """
+    depth = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES + 1), b""), 1):
+            if len(line) > BLOCK_BYTES:
+                raise DataError(f"{path}: line {number} has more than {BLOCK_BYTES:,} bytes.")
+            for bracket in re.findall(rb"[\[\]{}]", JSON_STRING.sub(b"", line)):
+                depth += 1 if bracket in b"[{" else -1
+                if depth > MAX_NESTING:
+                    raise DataError(
+                        f"{path}: line {number} nests lists or objects more than {MAX_NESTING} deep."
+                    )
+
+
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """A type without dates, which pyarrow takes strings for, and with text for what was null all along."""
+    """A type without dates, which pyarrow reads strings as, and with text where all values are null."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_written(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -149,101 +160,28 @@ def _open_delimited(
         skip_row(f"line {row.number} has too few or too many fields{open_quote}")
         return "skip"
 
-    options = {
-        # On one thread a row that is skipped has a number.
-        "read_options": csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None),
-        "parse_options": csv.ParseOptions(
+    def parsing(handler: Callable[[Any], str]) -> csv.ParseOptions:
+        return csv.ParseOptions(
             delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True,
-            invalid_row_handler=skip if skip_row else None,
-        ),
-    }  # fmt: skip
-    probing = csv.ParseOptions(
-        delimiter=options["parse_options"].delimiter, newlines_in_values=True,
-        invalid_row_handler=(lambda _: "skip") if skip_row else None,
-    )  # fmt: skip
-    with csv.open_csv(path, **{**options, "parse_options": probing}) as reader:
+            invalid_row_handler=handler if skip_row else None,
+        )  # fmt: skip
+
+    # On one thread a row that is skipped has a number.
+    reading = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None)
+    with csv.open_csv(path, read_options=reading, parse_options=parsing(lambda _: "skip")) as reader:
         names = reader.schema.names
     # Every column is read as text: an id 007 stays 007.
     types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    reader = csv.open_csv(path, **options, convert_options=types)
+    reader = csv.open_csv(path, read_options=reading, parse_options=parsing(skip), convert_options=types)
     return reader.schema, iter(reader)
 
 
-def tables_by_split(folder: Path) -> dict[str, Path]:
-    """The table files of a folder that are named after splits."""
-    tables: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        split = SPLIT_ALIASES.get(path.stem.lower(), path.stem.lower())
-        if path.is_file() and is_table(path) and split in SPLITS:
-            if split in tables:
-                raise DataError(f"{folder} has two files for {split}: {tables[split].name} and {path.name}.")
-            tables[split] = path
-    return tables
-
-
-def read_tables(tables: dict[str, Path], config: DataConfig, *, origin: str) -> Reviews:
-    """Reviews of one table file a split."""
-    columns: NamedColumns = {}
-    for split, path in tables.items():
-        wanted = (
-            [config.text_column] if split == "unsupervised" else [config.text_column, config.label_column]
-        )
-        table = read_table(path, wanted)
-        texts = text_values(table, config.text_column, path)
-        if split == "unsupervised":
-            columns[split] = (texts, [None] * len(texts))
-        else:
-            columns[split] = (texts, _label_names(table, config.label_column, path))
-    return from_named_labels(columns, origin=origin)
-
-
-def text_values(table: pa.Table, column: str, path: Path) -> list[str]:
-    """The strings of a column. Raises DataError where one is missing or the column holds no text."""
-    values = table.column(column)
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise DataError(f"{path}: column {column!r} holds {values.type}, not text.")
-    if values.null_count:
-        row = values.to_pylist().index(None) + 1
-        raise DataError(f"{path}: row {row} has no {column!r}.")
-    check_lengths(values, column, path)
-    return values.to_pylist()
-
-
 def check_lengths(texts: Any, column: str, path: Path, *, num_before: int = 0) -> None:
-    """Raises DataError where a text has more than `MAX_REVIEW_BYTES`; `num_before` rows came before."""
+    """Raises DataError if a text has more than `MAX_REVIEW_BYTES`; `num_before` rows came before."""
     from pyarrow import compute
 
     lengths = compute.binary_length(texts)
     if (compute.max(lengths).as_py() or 0) > MAX_REVIEW_BYTES:
-        row = (
-            num_before
-            + 1
-            + next(i for i, length in enumerate(lengths.to_pylist()) if (length or 0) > MAX_REVIEW_BYTES)
-        )
+        rows = enumerate(lengths.to_pylist(), num_before + 1)
+        row = next(row for row, length in rows if (length or 0) > MAX_REVIEW_BYTES)
         raise DataError(f"{path}: {column!r} of row {row} has more than {MAX_REVIEW_BYTES:,} bytes.")
-
-
-def _label_names(table: pa.Table, column: str, path: Path) -> list[str | None]:
-    values = table.column(column)
-    names = _class_names(table.schema, column)
-    if pa.types.is_nested(values.type) or (names and not pa.types.is_integer(values.type)):
-        raise DataError(f"{path}: column {column!r} holds {values.type}, not labels.")
-    return [label_name(label, names) for label in values.to_pylist()]
-
-
-def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """Names that `datasets` wrote into a Parquet file's metadata for a ClassLabel column, if it did."""
-    try:
-        metadata = json.loads((schema.metadata or {})[b"huggingface"])
-        return [str(name) for name in metadata["info"]["features"][column]["names"]]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return None
-
-
-def label_name(label: Any, names: list[str] | None) -> str | None:
-    """The class name of a stored label; none where it is missing or, as an index, outside the classes."""
-    if label is None:
-        return None
-    if names is None:
-        return str(label).strip() or None
-    return names[label] if 0 <= label < len(names) else None

@@ -1,7 +1,7 @@
-"""The only door from text to ids: cleaning, splitting, byte-pair encoding, cutting.
+"""From text to ids: cleaning, splitting, byte-pair encoding, cutting. Nothing else makes ids from text.
 
-Cleaning is part of the tokenizer's own file: `tokenizer.json` alone gives the same pieces in any
-program that reads that format. Cutting is not: it depends on the model's length limit.
+Cleaning is part of `tokenizer.json`: that file alone gives the same pieces in any program that reads the
+format. Cutting is not part of it, because it depends on the model's length limit.
 """
 
 import hashlib
@@ -13,27 +13,29 @@ from typing import TypeVar
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.reviews import BREAK_TAG
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import RunError
 from imdb_transformer.store.files import write_whole
 
 Ids = NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.generic)
 
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
-PAD_ID, UNK_ID, CLS_ID, MASK_ID = range(4)
+SPECIAL_PIECES = ("[PAD]", "[MASK]")
+PAD_ID, MASK_ID = range(2)
+SPACE = "Ġ"  # how byte-level pieces spell a space, which no word contains: it stands for an empty text
+MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
 
 
 class Tokenizer:
-    """Byte-pair encoding (Sennrich et al. 2016) over bytes or characters, with IMDB's line breaks removed."""
+    """Byte-pair encoding (Sennrich et al. 2016, section 3.2) over bytes: it can spell any text."""
 
     def __init__(self, json_text: str, config: TokenizerConfig, *, origin: str = FILE_NAME) -> None:
-        """Raises RunError, which names `origin`, where `json_text` is not a tokenizer of ours."""
+        """Raises RunError, which names `origin`, if `json_text` is not a tokenizer that `train` made."""
         if len(json_text) > MAX_FILE_BYTES:
             raise RunError(f"{origin} is too large for a tokenizer.")
         self._json = json_text
@@ -45,25 +47,22 @@ class Tokenizer:
         for i, piece in enumerate(SPECIAL_PIECES):
             if self._engine.token_to_id(piece) != i:
                 raise RunError(f"{origin} was not made by imdb-tx: id {i} is not {piece}.")
+        self._empty = [self._engine.token_to_id(SPACE)]
+        if self._empty == [None]:
+            raise RunError(f"{origin} was not made by imdb-tx: it has no piece for a space.")
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
-        """A tokenizer whose merges come from `texts`. Raises DataError where they hold nothing to merge."""
+        """A tokenizer whose merges come from `texts`."""
         engine = _untrained(config)
         trainer = trainers.BpeTrainer(
             vocab_size=config.vocab_size,
-            min_frequency=config.min_frequency,
+            min_frequency=MIN_FREQUENCY,
             special_tokens=list(SPECIAL_PIECES),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if config.kind == "byte" else [],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         engine.train_from_iterator(map(_encodable, texts), trainer)
-        if engine.get_vocab_size() <= len(SPECIAL_PIECES):
-            raise DataError("The training texts hold no characters to build a vocabulary from.")
-        if config.first_token:
-            engine.post_processor = processors.TemplateProcessing(
-                single="[CLS] $A", special_tokens=[("[CLS]", CLS_ID)]
-            )
         tree = json.loads(engine.to_str())
         # As added tokens they would be recognised inside reviews: "[PAD]" in a text would become padding.
         tree["added_tokens"] = []
@@ -104,17 +103,17 @@ class Tokenizer:
     def encode_whole(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text before cutting, one at least."""
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
-        return [np.array(encoding.ids or [UNK_ID], dtype=np.uint32) for encoding in encodings]
+        return [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
 
     def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-        """Ids of a text, cut, and the characters of the text that each one spells, as (start, end)."""
+        """Ids of a text, cut, and for each the (start, end) of the characters that it spells."""
         encoding = self._engine.encode(_encodable(text))
-        ids = np.array(encoding.ids or [UNK_ID], dtype=np.uint32)
+        ids = np.array(encoding.ids or self._empty, dtype=np.uint32)
         spans = np.array(encoding.offsets or [(0, 0)]).reshape(-1, 2)
         return self.cut(ids), [(int(start), int(end)) for start, end in self.cut(spans)]
 
     def cut(self, ids: NDArray[Number]) -> NDArray[Number]:
-        """The head and the tail of a review that is too long: verdicts stand at either end."""
+        """The first and the last ids of a review that is too long. Verdicts are at either end."""
         longest, tail = self._config.max_length, self._config.tail_length
         if len(ids) <= longest:
             return ids
@@ -126,21 +125,16 @@ class Tokenizer:
 
 
 def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Break tags become spaces, case is folded, words and punctuation are split, then bytes or characters."""
-    by_byte = config.kind == "byte"
-    engine = tokenizers.Tokenizer(models.BPE(unk_token=None if by_byte else SPECIAL_PIECES[UNK_ID]))
+    """Break tags become spaces, case is folded, words and punctuation are split, words are spelt in bytes."""
+    engine = tokenizers.Tokenizer(models.BPE())
     breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
     engine.normalizer = normalizers.Sequence(
         [breaks, normalizers.Lowercase()] if config.lowercase else [breaks]
     )
     # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
-    words = pre_tokenizers.Whitespace()
-    if by_byte:
-        spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        engine.pre_tokenizer = pre_tokenizers.Sequence([words, spell])
-        engine.decoder = decoders.ByteLevel()
-    else:
-        engine.pre_tokenizer = words
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), spell])
+    engine.decoder = decoders.ByteLevel()
     return engine
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from imdb_transformer.config import Config
-from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import evaluate
@@ -42,7 +42,7 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     """
     run.check_free(folder)
     stored, _ = corpus.ensure(config.data)
-    train = tokenized.rows_of(config.data, stored, "train")
+    train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     opened = run.create(
         folder, config, kind="linear", weighting=weighting, vocabulary=model.ngrams,
@@ -51,7 +51,7 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     )  # fmt: skip
     validation = None
     if config.data.validation:
-        rows = tokenized.rows_of(config.data, stored, "validation")
+        rows = encoded.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
     calibrate(opened).with_status("finished")
     return Baseline(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 
@@ -37,6 +37,6 @@ def calibrate(opened: run.Run) -> run.Run:
     if not opened.config.data.validation or opened.info.kind == "encoder":
         return opened
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
-    rows = tokenized.rows_of(opened.config.data, stored, "validation")
+    rows = encoded.rows_of(opened.config.data, stored, "validation")
     (logits,) = Predictor.load(opened.folder, device=opened.config.train.device).logits(rows.texts)
     return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

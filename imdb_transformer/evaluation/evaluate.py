@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.data import corpus, tokenized
+from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor
@@ -78,7 +78,7 @@ def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None)
     stored, _ = corpus.ensure(config, needs=[split], known=opened.info.corpus_hash if is_own else "")
     for each, _ in located:
         _check_corpus(each, stored, config.source, is_own=is_own)
-    rows = tokenized.rows_of(config, stored, split)
+    rows = encoded.rows_of(config, stored, split)
     labels = np.array(rows.labels)
     logits = predictor.logits(rows.texts)
     calibrated = predictor.log_probabilities(logits)

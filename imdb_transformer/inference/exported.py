@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
-from imdb_transformer.data.tokenizer import UNK_ID, Tokenizer
+from imdb_transformer.data.tokenizer import MASK_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 
 SUFFIX = ".onnx"
@@ -81,7 +81,7 @@ class ExportedModel:
 
     def _check_graph(self, path: Path) -> None:
         """Raises RunError where the graph does not take every id, or has other classes than are named."""
-        ids = np.array([UNK_ID, self.tokenizer.vocab_size - 1])
+        ids = np.array([MASK_ID, self.tokenizer.vocab_size - 1])
         try:
             num_classes = self._run([ids]).shape[1:]
         except Exception as error:  # the binding's own, as above

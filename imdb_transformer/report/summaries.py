@@ -7,7 +7,7 @@ from imdb_transformer.report.tables import duration, percent, text_table
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
-    from imdb_transformer.data.tokenized import TokenizedCorpus
+    from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
     from imdb_transformer.evaluation.scores import Score
     from imdb_transformer.training.estimate import Estimate
@@ -58,7 +58,7 @@ def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
         ])  # fmt: skip
     head = config.max_length - config.tail_length
     return (
-        f"vocabulary: {result.tokenizer.vocab_size:,} pieces ({config.kind}-level BPE)\n"
+        f"vocabulary: {result.tokenizer.vocab_size:,} pieces (byte-level BPE)\n"
         f"length limit: {config.max_length} tokens; a longer review keeps its first {head} and its last "
         f"{config.tail_length}\n\n{text_table(header, rows)}"
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer.config import Config
-from imdb_transformer.data import tokenized
+from imdb_transformer.data import encoded
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.reviews import in_chunks
@@ -29,7 +29,7 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
     if "unsupervised" not in corpus.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
     predictor = Predictor.load(*teachers, device=config.train.device)
-    texts = tokenized.rows_of(config.data, corpus, "unsupervised").texts
+    texts = encoded.rows_of(config.data, corpus, "unsupervised").texts
     parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
     return np.concatenate(parts).astype(np.float32)
 

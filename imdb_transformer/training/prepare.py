@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer.config import Config
-from imdb_transformer.data import corpus, tokenized
-from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.data.tokenized import PRETRAINING_SPLITS, TokenizedCorpus
+from imdb_transformer.data import corpus, encoded
+from imdb_transformer.data.encoded import PRETRAINING_SPLITS, EncodedSplit, TokenizedCorpus
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
@@ -46,7 +45,7 @@ def prepare(
     for path in origins:
         starting_weights.check_finished(path)
     tokenizer = starting_weights.tokenizer_of_origin(init_from, config) if init_from else None
-    data = tokenized.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
+    data = encoded.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
     soft = soft_labels
@@ -69,14 +68,14 @@ def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) ->
         )
     soft = run.soft_labels_of(current)
     reads = _reads(config, info.kind, soft is not None)
-    splits = tokenized.encode(config.data, stored, tokenizer_of(current), reads)
+    splits = encoded.encode(config.data, stored, tokenizer_of(current), reads)
     return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes), world)
 
 
 def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
     if kind == "encoder":
         return PRETRAINING_SPLITS
-    return (*tokenized.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
+    return (*encoded.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
 
 
 def _task(

@@ -9,7 +9,7 @@ import torch
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit, joined
-from imdb_transformer.data.tokenizer import CLS_ID, MASK_ID, PAD_ID
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.training.task import Task, self_supervision
@@ -23,7 +23,7 @@ def make_task(
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
     model = MaskedLanguageModel(
-        config.model, config.pretrain, mask_id=MASK_ID, special_ids=(PAD_ID, CLS_ID, MASK_ID), counts=counts
+        config.model, config.pretrain, mask_id=MASK_ID, special_ids=(PAD_ID, MASK_ID), counts=counts
     )
     objective = self_supervision(config.pretrain.mask_fraction)
     return Task(model.to(hardware.device), objective, text, None)
