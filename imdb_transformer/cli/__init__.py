@@ -1,7 +1,7 @@
-"""The commands: each parses, calls plain functions, and prints.
+"""The commands: each parses, calls a plain function, and prints.
 
-Results go to stdout, progress to stderr. Everything heavy is imported inside the commands, so that
-`imdb-tx --help` answers at once.
+Results go to stdout, progress to stderr. Heavy modules are imported inside the commands, which keeps
+`imdb-tx --help` quick.
 """
 
 import gc
@@ -19,21 +19,38 @@ from imdb_transformer.cli import (  # noqa: F401  (importing adds the commands)
     training,
     verify,
 )
-from imdb_transformer.cli.exits import READER_LEFT, exiting, until_reader_leaves
+from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal
 
+# The order in which --help lists them.
+COMMANDS = [
+    "download",
+    "tokenize",
+    "pretrain",
+    "train",
+    "baseline",
+    "eval",
+    "compare",
+    "predict",
+    "export",
+    "verify",
+]
+app.registered_commands.sort(
+    key=lambda command: COMMANDS.index(str(command.name or getattr(command.callback, "__name__", "")))
+)
+
 
 def main() -> None:
-    """The console script: runs a command, and turns what can go wrong into a sentence and an exit code."""
+    """The console script: runs a command, and turns errors into a sentence and an exit code."""
     terminal.guard()
-    # Imports make a million objects that stay: to look through them for garbage as often as Python's default
-    # has it took an eighth of a cold `predict`.
+    # Imports create a million objects that stay. Python's default would search them for garbage so often that
+    # it took an eighth of a cold `predict`.
     gc.set_threshold(20_000)
-    # How often a thread of torch's looks whether the others are done before it sleeps. With libgomp's 300,000
-    # it keeps its core for milliseconds at each operation, and a training beside other work crawls.
+    # How long an OpenMP thread spins before it sleeps. libgomp's default of 300,000 keeps the core busy for
+    # milliseconds at each operation, and a training beside other work crawls.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    with exiting(), until_reader_leaves():
+    with exit_on_error(), until_reader_leaves():
         try:
             app()
         except SystemExit as ended:

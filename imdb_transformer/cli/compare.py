@@ -19,7 +19,10 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how runs differ, and whether their accuracies differ by more than chance."""
+    """Compare runs on the same reviews.
+
+    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
+    """
     if len(paths) < 2:
         raise ConfigError("compare takes two runs or more.")
     from imdb_transformer import hardware

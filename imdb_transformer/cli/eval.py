@@ -27,7 +27,10 @@ def evaluate(
     label_column: Annotated[str | None, typer.Option(help="Of --source: column with the label.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a trained model on a split, and write scores and a report into the run."""
+    """Evaluate a trained model on a split of its reviews.
+
+    Scores and a report with figures are written into the run.
+    """
     if (text_column or label_column) and source is None:
         raise ConfigError("--text-column and --label-column describe a --source, and none is named.")
     from imdb_transformer import hardware

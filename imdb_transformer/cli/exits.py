@@ -1,4 +1,4 @@
-"""How the process ends: signals become exceptions, exceptions become a sentence and an exit code.
+"""How the process ends: a signal becomes an exception, an exception a sentence and an exit code.
 
 0 done; 1 a defect of ours; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
 6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted; 141 the reader left.
@@ -19,8 +19,8 @@ OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate",
 
 
 @contextmanager
-def exiting() -> Iterator[None]:
-    """Ends the process with the right code where the block raises. A defect of ours keeps its traceback."""
+def exit_on_error() -> Iterator[None]:
+    """Ends the process with a sentence and an exit code if the block raises. A defect keeps its traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -36,34 +36,34 @@ def exiting() -> Iterator[None]:
 
 @contextmanager
 def until_reader_leaves() -> Iterator[None]:
-    """Ends the process quietly when whoever reads stdout, such as `head`, has seen enough."""
+    """Ends the process quietly when the reader of stdout, such as `head`, closes it."""
     try:
         yield
-        flush_stdout()
+        _flush_stdout()
     except BrokenPipeError:
-        _drop_stdout()
+        _discard_stdout()
         sys.exit(0)
 
 
-def flush_stdout() -> None:
-    """Writes what stdout still holds, while an error can be told: at the interpreter's end it cannot."""
+def _flush_stdout() -> None:
+    """Writes buffered text now: errors at the interpreter's exit could not be reported."""
     try:
         sys.stdout.flush()
     except OSError as error:
-        _drop_stdout()
+        _discard_stdout()
         error.filename = "standard output"
         raise
 
 
-def _drop_stdout() -> None:
-    """What is left for stdout goes nowhere, or the interpreter would try once more."""
+def _discard_stdout() -> None:
+    """Redirects stdout to nowhere, or the interpreter would try to flush it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     del frame
     name = signal.Signals(number).name
-    raise Interrupted(f"{name}: stopped; what had been written before is whole.", exit_code=128 + number)
+    raise Interrupted(f"{name}: stopped; files written before are whole.", exit_code=128 + number)
 
 
 def _fail(sentence: str, exit_code: int) -> None:
@@ -72,16 +72,16 @@ def _fail(sentence: str, exit_code: int) -> None:
 
 
 def _resource_sentence(error: Exception) -> str | None:
-    """What to tell about a full disk, exhausted memory or a file that cannot be used; None for all else."""
+    """A message for a full disk, exhausted memory or an unusable file; None for all other errors."""
     detail = " ".join(str(error).split())
-    where = getattr(error, "filename", None) or "A file"
+    file = getattr(error, "filename", None) or "A file"
     if any(sign in detail for sign in OUT_OF_DISK):
         return (
-            f"The disk is full: {where} cannot be written ({detail}). What had been written before is whole; "
+            f"The disk is full: {file} cannot be written ({detail}). Files written before are whole; "
             "free some space."
         )
     if isinstance(error, MemoryError) or any(sign in detail for sign in OUT_OF_MEMORY):
         return "Memory ran out. A smaller train.batch_tokens or tokenizer.max_length needs less."
     if isinstance(error, OSError):
-        return f"{where} cannot be read or written: {error.strerror or detail}."
+        return f"{file} cannot be read or written: {error.strerror or detail}."
     return None

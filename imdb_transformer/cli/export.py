@@ -20,7 +20,10 @@ def export(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a trained model as one ONNX file for other engines; predict --run takes it, without torch."""
+    """Write a trained model as an ONNX file, for other engines.
+
+    predict --run takes the file as well, and needs no torch for it.
+    """
     from imdb_transformer.inference.export import export as export_run
 
     print(f"exporting {path} ...", file=sys.stderr)

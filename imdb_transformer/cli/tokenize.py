@@ -10,7 +10,10 @@ from imdb_transformer.cli.options import DEFAULT_CONFIG, ConfigOption, JsonOptio
 def tokenize(
     config: ConfigOption = DEFAULT_CONFIG, overrides: SetOption = None, as_json: JsonOption = False
 ) -> None:
-    """Train the tokenizer on training and unlabelled text, and encode every split."""
+    """Train the tokenizer, and encode every split.
+
+    The tokenizer learns from training and unlabelled text.
+    """
     from imdb_transformer import config_file
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path
