@@ -49,7 +49,8 @@ from peers import bert
 
 from imdb_transformer import hardware
 from imdb_transformer.config import Config, TrainConfig
-from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
+from imdb_transformer.data.batches import BATCH_TOKENS as OUR_BATCH_TOKENS
+from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.corpus import ensure, read_split
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.inference.predictor import Predictor
@@ -87,7 +88,7 @@ def make_ours(path: Path, factors: Sequence[str]) -> contest.Variants:
     """The run's Predictor with changes."""
     predictor = Predictor.load(path)
     change(predictor, factors)
-    return {f"{ANSWER_TOKENS:,} tokens": lambda texts: list(predictor(texts))}
+    return {f"{OUR_BATCH_TOKENS:,} tokens": lambda texts: list(predictor(texts))}
 
 
 def change(predictor: Predictor, factors: Sequence[str]) -> None:
@@ -176,13 +177,11 @@ def peer_model(opened: run.Run) -> torch.nn.Module:
 
 def by_batches(texts: Sequence[str], tokenizer: Tokenizer, logits: Logits, size: int) -> list[int]:
     """Labels of texts: tokenized at once, sorted by length, in batches of `size` tokens."""
-
-    def of_batch(reviews: list[EncodedReview]) -> NDArray[Any]:
-        ids = pad(reviews, multiple=MULTIPLE)
-        return logits(ids, ids != PAD_ID)
-
     reviews = tokenizer.encode(texts)
-    return by_length(of_batch, reviews, batch_tokens=size, multiple=MULTIPLE).argmax(1).tolist()
+    lengths = np.array([len(review) for review in reviews])
+    batches = length_batches(lengths, batch_tokens=size, multiple=MULTIPLE)
+    padded = [pad([reviews[i] for i in indices], multiple=MULTIPLE) for indices in batches]
+    return in_order([logits(ids, ids != PAD_ID) for ids in padded], batches).argmax(1).tolist()
 
 
 def run_session(

@@ -55,15 +55,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import length_batches
+from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches
 from imdb_transformer.data.encoded import EncodedSplit, tokenize
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.logits import FULL_ATTENTION_MULTIPLE, Batch, length_multiple, make_batch
 from imdb_transformer.training.classification import make_model
+from imdb_transformer.training.plan import Batch, make_batch
 from imdb_transformer.training.step import make_learner, train_step
 from imdb_transformer.training.task import classification
 
 NUM_PARTS = 6
+PEER_MULTIPLE = 8  # of lengths: less padding than ours
 BATCH_TOKENS = (2048, 4096, 8192, 16_384, 32_768)
 PEAK_SHAPES = (
     (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16_384, 128, 512), (16_384, 512, 128),
@@ -102,7 +103,7 @@ class Part(NamedTuple):
 
 def parts_of(split: EncodedSplit, part_tokens: int, num_parts: int = NUM_PARTS) -> list[Part]:
     """Parts evenly from the shortest reviews to the longest."""
-    batches = length_batches(split.lengths, batch_tokens=part_tokens, multiple=FULL_ATTENTION_MULTIPLE)
+    batches = length_batches(split.lengths, batch_tokens=part_tokens, multiple=PEER_MULTIPLE)
     places = [len(batches) * (2 * i + 1) // (2 * num_parts) for i in range(num_parts)]
     return [Part([split.review(j) for j in batches[i]], split.labels[batches[i]]) for i in places]
 
@@ -114,8 +115,8 @@ def batches_of(part: Part, batch_tokens: int, multiple: int) -> list[Batch]:
     count = min(len(order), max(1, round(padded / batch_tokens)))
     return [
         make_batch(
-            [part.reviews[i] for i in indices], part.labels[indices].astype(np.int64), multiple=multiple,
-            device=torch.device("cpu"),
+            [part.reviews[i] for i in indices], part.labels[indices].astype(np.int64), torch.device("cpu"),
+            multiple=multiple,
         )
         for indices in np.array_split(order, count)
     ]  # fmt: skip
@@ -154,7 +155,7 @@ def make_ours(config: Config, vocab_size: int) -> contest.Variants:
     """One variant: the config's own batches."""
     step = our_step(config, hardware.choose(config.train), vocab_size)
     size = config.train.batch_tokens
-    return {f"{size:,}": each_batch(step, size, length_multiple(config.model))}
+    return {f"{size:,}": each_batch(step, size, PADDING_MULTIPLE)}
 
 
 # ---- the peers
@@ -194,10 +195,10 @@ def make_peers(
     variants: contest.Variants = {}
     for precision in ("autocast", "cast") if in_bf16 else ("fp32",):
         step = peer_step(make_peer(name, config, vocab_size), config, precision)
-        batch = batches_of(part, sizes[0], FULL_ATTENTION_MULTIPLE)[0]
+        batch = batches_of(part, sizes[0], PEER_MULTIPLE)[0]
         contest.confirm_fused(partial(step, batch), backward=True)
         for size in sizes:
-            variants[f"{size:,} {precision}"] = each_batch(step, size, FULL_ATTENTION_MULTIPLE)
+            variants[f"{size:,} {precision}"] = each_batch(step, size, PEER_MULTIPLE)
     return variants
 
 
@@ -314,9 +315,7 @@ def measure(
     """Everything that is printed, by name."""
     hardware.keep_freed_memory()
     chosen = hardware.choose(config.train)
-    step = each_batch(
-        our_step(config, chosen, vocab_size), config.train.batch_tokens, length_multiple(config.model)
-    )
+    step = each_batch(our_step(config, chosen, vocab_size), config.train.batch_tokens, PADDING_MULTIPLE)
     flops = [flops_of(partial(step, part)) for part in parts]
     peaks: list[float] = []
     turns = contest.take_turns(

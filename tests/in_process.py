@@ -32,7 +32,7 @@ def train(
         task = prepare_again(opened, chosen)
     else:
         made = prepare(config, kind, chosen, teachers=teachers)
-        starting_weights.fit_ngrams(made.task.model, made.data.splits["train"], config)
+        starting_weights.fit_ngrams(made.task.model, made.data.splits["train"])
         task, opened = made.task, loop.start(folder, made, chosen)
     stop = StopRequest()
     for update in loop.train(opened, task, chosen, stop):

@@ -1,4 +1,4 @@
-"""Several processes, started by torchrun on this machine, train and evaluate as one."""
+"""Several processes, started by torchrun on this machine, train as one."""
 
 import json
 import os
@@ -112,11 +112,6 @@ def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
     ended = done(torchrun(2, "pretrain", "--resume", path))
     assert ended.returncode == 0, ended.stderr
     assert run.open_run(path).info.status == "finished"
-
-
-def test_evaluation_is_that_of_a_process_alone(runs: dict[int, Path]) -> None:
-    alone, together = (json.loads(done(torchrun(n, "eval", runs[1], "--json")).stdout) for n in (1, 2))
-    assert alone == together
 
 
 def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, Path], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
@@ -15,9 +16,8 @@ from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.evaluation.scores import evaluation_of, score
-from imdb_transformer.inference import logits
-from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.predictor import Predictor, load_model
+from imdb_transformer.inference.transformer import TransformerModel, logits_of
 from imdb_transformer.report.evaluations import score_rows
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
@@ -88,7 +88,7 @@ def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
 
     def fitted(split: str) -> float:
         rows = encoded.rows_of(guesses.config.data, stored, split)
-        (logits,) = Predictor.load(guesses.folder).logits(rows.texts)
+        logits = load_model(guesses.folder).logits(rows.texts)
         return fit_temperature(logits, np.array(rows.labels))
 
     assert guesses.info.temperature == pytest.approx(fitted("validation"))
@@ -141,11 +141,10 @@ def test_three_classes_have_figures_too() -> None:
 
 def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
     model = Predictor.load(trained).models[0]
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     reviews = model.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
-    hardware = model.hardware._replace(dtype=logits.torch.float32)
-    options = {"hardware": hardware, "multiple": model.multiple}
-    one, many = (logits.logits_of(model.classifier, reviews, batch_tokens=n, **options) for n in (1, 4096))
+    hardware = model.hardware._replace(dtype=torch.float32)
+    one, many = (logits_of(model.classifier, reviews, hardware, batch_tokens=n) for n in (1, 4096))
     np.testing.assert_allclose(one, many, atol=1e-5)
 
 

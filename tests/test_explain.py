@@ -13,7 +13,7 @@ from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
@@ -25,7 +25,7 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
     """The trained run's predictor with another model, of random weights, in fp32."""
     predictor = Predictor.load(trained)
     model = predictor.models[0]
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     config = run.open_run(trained).config.model
     torch.manual_seed(0)
     classifier = Classifier(
@@ -37,7 +37,8 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
         classifier.ngrams.intercept.normal_()
     model.classifier = classifier.eval()
     model.hardware = model.hardware._replace(dtype=torch.float32)
-    return Predictor([model], tuple("abc"[:num_classes]), [2.0])
+    model.classes, model.temperature = tuple("abc"[:num_classes]), 2.0
+    return Predictor([model])
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -70,11 +71,11 @@ def test_words_of_any_text_stand_where_they_say(trained: Path, text: str) -> Non
 def blank_difference(predictor: Predictor, num_ids: int) -> float:
     """The logit difference of a text of embeddings that are zero: padding that is not hidden."""
     (model,) = predictor.models
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     ids = torch.full((1, num_ids), PAD_ID)
     with torch.no_grad():
         first, second = model.classifier(ids, ids >= 0)[0].tolist()
-    return (second - first) / predictor.temperatures[0]
+    return (second - first) / model.temperature
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
@@ -84,7 +85,7 @@ def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
 ) -> None:
     predictor = a_predictor(trained, pooling=pooling, norm=norm)
     (model,) = predictor.models
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     text = "A good film, with a dull ending."
     found = explain(predictor, text, method="gradients")
     blank = blank_difference(predictor, len(model.tokenizer.encode([text])[0]))
@@ -97,7 +98,7 @@ def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
 def test_integrated_gradients_do_not_depend_on_a_mask_that_no_training_saw(trained: Path) -> None:
     predictor = Predictor.load(trained)
     (model,) = predictor.models
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     before = explain(predictor, "a dull film", method="gradients")
     with torch.no_grad():
         model.classifier.encoder.embedding.tokens.weight[MASK_ID] += 1

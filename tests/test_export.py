@@ -17,7 +17,7 @@ from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.export import export
 from imdb_transformer.inference.exported import TEXT_TO_IDS, TOKENIZER
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
@@ -34,7 +34,7 @@ def exact(trained: Path) -> Predictor:
     """The run's predictor in fp32, as the exported file computes."""
     predictor = Predictor.load(trained, device="cpu")
     (model,) = predictor.models
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, TransformerModel)
     model.hardware = model.hardware._replace(dtype=torch.float32)
     return predictor
 

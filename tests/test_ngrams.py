@@ -97,7 +97,7 @@ def test_fitted_ngrams_are_in_the_checkpoint_and_know_the_classes(
     ngrams = Ngrams(4096, 2)
     ngrams.load_state_dict({"weights": tensors["ngrams.weights"], "intercept": tensors["ngrams.intercept"]})
     split = prepare(tiny(), "classifier", CPU).data.splits["train"]
-    batch = gather(tiny(), split, np.arange(50), CPU)
+    batch = gather(split, np.arange(50), CPU)
     votes = ngrams(batch.ids, batch.mask).argmax(1)
     assert (votes == batch.labels).float().mean() > 0.95
     Predictor.load(ended.folder)
@@ -108,7 +108,7 @@ def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
     split = made.data.splits["train"]
     model = Classifier(ModelConfig(ngram_buckets=4096), vocab_size=400, num_classes=3)
     three = split._replace(labels=np.arange(len(split.labels)) % 3)
-    starting_weights.fit_ngrams(model, three, made.config)
+    starting_weights.fit_ngrams(model, three)
     assert model.ngrams is not None
     assert model.ngrams.weights.shape == (4096, 3)
     assert (model.ngrams.weights.count_nonzero(0) > 100).all()
@@ -117,7 +117,7 @@ def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
 def test_an_ngram_in_fewer_than_ten_reviews_has_no_vote(tiny: Tiny) -> None:
     made = prepare(tiny("model.ngram_buckets=65536"), "classifier", CPU)
     split = made.data.splits["train"]
-    starting_weights.fit_ngrams(made.task.model, split, made.config)
+    starting_weights.fit_ngrams(made.task.model, split)
     weights = made.task.model.get_buffer("ngrams.weights").flatten()
     present = torch.zeros(len(split.lengths), 65536)
     for i in range(len(present)):
@@ -138,7 +138,7 @@ def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_p
     classifier = answered.predictor.models[0].classifier  # type: ignore[attr-defined]
     classifier.ngrams.weights.zero_()
     classifier.ngrams.intercept.zero_()
-    logits = answered.predictor.logits(answered.texts)[0]
+    logits = answered.predictor.models[0].logits(answered.texts)
     assert alone == score(logits, answered.labels).model_dump()
     assert alone["accuracy"] != answered.evaluation.accuracy
     printed = imdb_tx("eval", ended.folder, "--split", "validation").stdout

@@ -12,11 +12,11 @@ from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
-from imdb_transformer.inference.logits import Batch
 from imdb_transformer.model import masked
 from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import loop, pretrain
+from imdb_transformer.training.plan import Batch
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.task import self_supervision

@@ -183,7 +183,7 @@ def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
     run.open_run(folder).with_temperature(2.0)
     predictor = Predictor.load(folder)
-    (raw,) = predictor.logits(["a good film"])
+    raw = predictor.models[0].logits(["a good film"]).astype(np.float64)
     expected = np.exp(log_softmax(raw / 2.0, axis=1))
     np.testing.assert_allclose(predictor.probabilities(["a good film"]), expected)
 

@@ -9,11 +9,10 @@ from torch.optim import Muon
 
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.distributed import World
-from imdb_transformer.inference.logits import Batch
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.classification import make_model
 from imdb_transformer.training.optimizers import make_optimizers, moments, num_moments
-from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.schedule import learning_rate, num_warmup_steps
 from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
 from imdb_transformer.training.task import classification
@@ -106,8 +105,7 @@ def a_step(config: Config, *, rate: float | None = None, **changes: float) -> St
     model = make_model(config, vocab_size=400, num_classes=2).train()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     batches = [
-        gather(config, splits["train"], indices, CPU)
-        for _, indices in make_plan(config, splits["train"]).of_step(0)
+        gather(splits["train"], indices, CPU) for _, indices in make_plan(config, splits["train"]).of_step(0)
     ]
     learner = make_learner(model, options)
     lr = options.lr if rate is None else rate
@@ -264,7 +262,7 @@ def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
 
 def test_the_loss_is_computed_in_the_precision_asked_for(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
-    batch = gather(config, prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
+    batch = gather(prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
     model = make_model(config, vocab_size=400, num_classes=2)
     exact, rough = (
         classification().loss(model, batch, dtype).total.item() for dtype in (torch.float32, torch.bfloat16)
@@ -304,7 +302,7 @@ def test_dropout_is_a_function_of_seed_step_batch_and_process_alone(tiny: Tiny) 
     """Or a resumed run would draw others; or each step would drop the same channels."""
     config = tiny("model.dropout=0.5", "train.precision=fp32")
     split = prepared(config).splits["train"]
-    batch = gather(config, split, torch.arange(8).numpy(), CPU)
+    batch = gather(split, torch.arange(8).numpy(), CPU)
     learner = make_learner(make_model(config, vocab_size=400, num_classes=2).train(), config.train)
 
     def loss(seed: int, step: int, rank: int, batches: int = 1) -> float:
@@ -331,7 +329,7 @@ def test_dropout_is_a_function_of_seed_step_batch_and_process_alone(tiny: Tiny) 
 def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
-    batch = gather(config, split, torch.arange(8).numpy(), CPU)
+    batch = gather(split, torch.arange(8).numpy(), CPU)
     model = make_model(config, vocab_size=400, num_classes=2).train()
     learner = make_learner(model, config.train)
     results = [
@@ -346,7 +344,7 @@ def test_a_step_tells_the_loss_the_figures_and_the_tokens_of_all_its_batches(tin
     data = prepared(config)
     train = data.splits["train"]
     model = make_model(config, vocab_size=data.tokenizer.vocab_size, num_classes=2)
-    batches = [gather(config, train, indices, CPU) for _, indices in make_plan(config, train).batches[:3]]
+    batches = [gather(train, indices, CPU) for _, indices in make_plan(config, train).batches[:3]]
     logits = [model(batch.ids, batch.mask) for batch in batches]
     num_right = sum(
         int((row.argmax(1) == batch.labels).sum()) for row, batch in zip(logits, batches, strict=True)

@@ -13,10 +13,10 @@ from imdb_transformer.config import TrainConfig
 from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.inference.logits import Batch
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
 from imdb_transformer.training.checkpoints import Counters, judged
+from imdb_transformer.training.plan import Batch
 from imdb_transformer.training.schedule import learning_rate
 from imdb_transformer.training.step import Learner
 from tests.in_process import Tiny, prepared, train, weights

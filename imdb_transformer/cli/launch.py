@@ -51,15 +51,15 @@ def begin(
         if dry_run:
             return None
         opened = run.open_run(folder)
-        return _train(opened, prepare_again(opened, chosen, world), chosen, world)
+        return _train(opened, prepare_again(opened, chosen), chosen, world)
     run.check_free(folder)
     _say(f"preparing {config.data.source} ...", world)
-    prepared = prepare(config, kind, chosen, **origin._asdict(), soft_labels=soft_labels, world=world)
+    prepared = prepare(config, kind, chosen, **origin._asdict(), soft_labels=soft_labels)
     if dry_run:
         world.wait()
         _show_cost(prepared, chosen, as_json=as_json)
         return None
-    starting_weights.fit_ngrams(prepared.task.model, prepared.data.splits["train"], config)
+    starting_weights.fit_ngrams(prepared.task.model, prepared.data.splits["train"])
     opened = loop.start(folder, prepared, chosen, origin_hash=starting_weights.origin_hash(*origin))
     world.wait()
     return _train(opened, prepared.task, chosen, world)
@@ -86,7 +86,7 @@ def go_on(path: Path, kind: "Kind", world: "World") -> "TrainingResult":
         return loop.result_of(opened)
     chosen = _hardware(opened.config, world)
     _say(f"preparing {opened.config.data.source} ...", world)
-    task = world.in_turn(lambda: prepare_again(opened, chosen, world))
+    task = world.in_turn(lambda: prepare_again(opened, chosen))
     return _train(opened, task, chosen, world, begin_from=run.PREVIOUS if from_previous else run.LAST)
 
 

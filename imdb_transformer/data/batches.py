@@ -3,7 +3,7 @@
 Shapes: B batch, L length, N reviews.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from imdb_transformer.data.tokenizer import PAD_ID
 
 EncodedReview = NDArray[np.unsignedinteger]
 
-ANSWER_TOKENS = 16_384  # of a batch, padding included, where nothing is kept for a backward pass
+PADDING_MULTIPLE = 16  # few distinct lengths keep the kernels' caches warm; fewer would only add padding
+BATCH_TOKENS = 16_384  # of a batch, padding included, where nothing is kept for a backward pass
 
 
-def pad(reviews: Sequence[EncodedReview], *, multiple: int) -> NDArray[np.int64]:
+def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -> NDArray[np.int64]:
     """(B, L) ids, L the longest review's length rounded up to `multiple`.
 
     >>> pad([np.array([7, 8, 9], np.uint16), np.array([5], np.uint16)], multiple=4)
@@ -31,52 +32,46 @@ def pad(reviews: Sequence[EncodedReview], *, multiple: int) -> NDArray[np.int64]
 
 
 def length_batches(
-    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int
-) -> list[NDArray[np.int64]]:
-    """Indices of reviews in batches of like length, longest first; see `_fill` for the bound."""
-    return _fill(np.argsort(-lengths, kind="stable"), lengths, batch_tokens, multiple)
+    lengths: NDArray[np.int64], *, batch_tokens: int = BATCH_TOKENS, multiple: int = PADDING_MULTIPLE,
+    sort_by: NDArray[Any] | None = None,
+) -> list[NDArray[np.int64]]:  # fmt: skip
+    """Indices of reviews in batches of like length, longest first.
 
+    A batch has at most `batch_tokens`, padding included, or a single review. `sort_by` (N,): the lengths to
+    sort by, if not `lengths`.
 
-def by_length(
-    function: Callable[[list[EncodedReview]], NDArray[Any]], reviews: Sequence[EncodedReview], *,
-    batch_tokens: int, multiple: int, over: Callable[..., Iterable[NDArray[Any]]] = map,
-) -> NDArray[Any]:  # fmt: skip
-    """(N, ...): rows that `function` gives for batches of like length, in the order of `reviews`.
-
-    `over` applies a function to each of a list, as `map` does; several processes share that out.
+    >>> [batch.tolist() for batch in length_batches(np.array([16, 3, 40, 5]), batch_tokens=48)]
+    [[2], [0, 3, 1]]
     """
-    lengths = np.array([len(review) for review in reviews])
-    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple)
-    rows = np.concatenate(list(over(lambda indices: function([reviews[i] for i in indices]), batches)))
-    ordered = np.empty_like(rows)
-    ordered[np.concatenate(batches)] = rows
-    return ordered
-
-
-def batch_plan(
-    lengths: NDArray[np.int64], *, batch_tokens: int, multiple: int, seed: int, epoch: int
-) -> list[NDArray[np.int64]]:
-    """The batches of one epoch, in order: every review once, like lengths together.
-
-    A pure function of its arguments, so that a resumed run needs no generator. Lengths are blurred by up
-    to a sixteenth before sorting: batches differ from epoch to epoch and waste little on padding.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
-    batches = _fill(np.argsort(-blurred, kind="stable"), lengths, batch_tokens, multiple)
-    return [batches[i] for i in generator.permutation(len(batches))]
-
-
-def _fill(
-    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int, multiple: int
-) -> list[NDArray[np.int64]]:
-    """Reviews in `order`, cut into batches of `batch_tokens` at most, padding included, or of one review."""
+    order = np.argsort(-(lengths if sort_by is None else sort_by), kind="stable")
     padded = (-(-lengths[order] // multiple) * multiple).tolist()
-    starts = [0]
-    longest = 0
+    starts, longest = [0], 0
     for i, length in enumerate(padded):
         longest = max(longest, length)
         if i > starts[-1] and longest * (i + 1 - starts[-1]) > batch_tokens:
             starts.append(i)
             longest = length
     return np.split(order, starts[1:])
+
+
+def in_order(rows: Sequence[NDArray[Any]], batches: Sequence[NDArray[np.int64]]) -> NDArray[Any]:
+    """(N, ...): the rows of all batches, put back into the order of the reviews.
+
+    >>> in_order([np.array([0.2]), np.array([0.0, 0.3, 0.1])], [np.array([2]), np.array([0, 3, 1])])
+    array([0. , 0.1, 0.2, 0.3])
+    """
+    return np.concatenate(rows)[np.argsort(np.concatenate(batches))]
+
+
+def batch_plan(
+    lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int, multiple: int = PADDING_MULTIPLE
+) -> list[NDArray[np.int64]]:
+    """The batches of one epoch, in order: every review once, like lengths together.
+
+    A pure function of its arguments: a resumed run needs no generator. Lengths are blurred by up to a
+    sixteenth before sorting: batches differ from epoch to epoch and waste little on padding.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple, sort_by=blurred)
+    return [batches[i] for i in generator.permutation(len(batches))]

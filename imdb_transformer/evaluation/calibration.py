@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.predictor import load_model
 from imdb_transformer.store import run
 
 BOUNDS = (-3.0, 3.0)  # of the temperature's logarithm: a factor of 20 either way
@@ -38,5 +38,5 @@ def calibrate(opened: run.Run) -> run.Run:
         return opened
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = encoded.rows_of(opened.config.data, stored, "validation")
-    (logits,) = Predictor.load(opened.folder, device=opened.config.train.device).logits(rows.texts)
+    logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
     return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))

@@ -12,7 +12,7 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
@@ -80,9 +80,9 @@ def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None)
         _check_corpus(each, stored, config.source, is_own=is_own)
     rows = encoded.rows_of(config, stored, split)
     labels = np.array(rows.labels)
-    logits = predictor.logits(rows.texts)
+    logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
-    raw = predictor.uncalibrated().log_probabilities(logits)
+    raw = predictor.log_probabilities(logits, calibrated=False)
     slices = _slices(rows.texts, predictor)
     if split == "test" and is_own:
         slices |= _clean(rows.texts, stored)
@@ -118,12 +118,12 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
 def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float64] | None:
     """(N, C) log-probabilities without the n-grams beside the encoders; None if no model has n-grams."""
     models = [
-        model.without_ngrams() if isinstance(model, EncoderModel) else model for model in predictor.models
+        model.without_ngrams() if isinstance(model, TransformerModel) else model for model in predictor.models
     ]
     if all(alone is model for alone, model in zip(models, predictor.models, strict=True)):
         return None
-    alone = Predictor(models, predictor.classes, [1.0] * len(models))
-    return alone.log_probabilities(alone.logits(texts))
+    logits = [model.logits(texts) for model in models]
+    return Predictor(models).log_probabilities(logits, calibrated=False)
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
@@ -135,9 +135,9 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
         slices[name] = (num_words > low) & (num_words <= high)
         low = high
     slices[f"over {low} words"] = num_words > low
-    encoders = [model for model in predictor.models if isinstance(model, EncoderModel)]
+    encoders = [model for model in predictor.models if isinstance(model, TransformerModel)]
     if encoders:
-        limit = encoders[0].limit
+        limit = encoders[0].max_length
         cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode_whole(texts)])
         slices |= {"cut": cut, "not cut": ~cut}
     return slices

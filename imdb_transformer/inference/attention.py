@@ -12,7 +12,7 @@ from torch import Tensor
 
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.windows import by_position
@@ -38,7 +38,7 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
     for what is no single encoder, and ConfigError for a layer or head that is not there.
     """
     model = predictor.models[0]
-    if len(predictor.models) > 1 or not isinstance(model, EncoderModel):
+    if len(predictor.models) > 1 or not isinstance(model, TransformerModel):
         raise RunError(
             "Only one transformer's attention can be shown: this is a linear or exported model, or several."
         )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.ngrams import buckets_by_order
@@ -66,8 +66,8 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     """
     if len(predictor.models) > 1:
         raise RunError("One run's answer can be explained at a time.")
-    (model,), (temperature,), classes = predictor.models, predictor.temperatures, predictor.classes
-    if not isinstance(model, EncoderModel):
+    model, classes = predictor.models[0], predictor.classes
+    if not isinstance(model, TransformerModel):
         raise RunError(
             "Only a run's own transformer can be explained: this is a linear model or an exported file."
         )
@@ -82,8 +82,10 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     else:
         by_position = _gradients(model, batch, second, first)
         bias = difference - by_position.sum().item()  # of a blank text, and what the steps leave over
-    words = _by_word(text, (by_position / temperature).tolist(), spans)
-    return Explanation(classes[second], classes[first], difference / temperature, bias / temperature, words)
+    words = _by_word(text, (by_position / model.temperature).tolist(), spans)
+    return Explanation(
+        classes[second], classes[first], difference / model.temperature, bias / model.temperature, words
+    )
 
 
 def _everything(ids: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ def _everything(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _pooling(model: EncoderModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
+def _pooling(model: TransformerModel, ids: Tensor, second: int, first: int) -> tuple[Tensor, float]:
     """(L,) shares and the bias, by what each pooled channel came from."""
     classifier = model.classifier
     features = classifier.encoder(ids, _everything(ids), model.hardware.dtype)[0].float()  # (L, D)
@@ -125,7 +127,7 @@ def _votes(classifier: Classifier, ids: Tensor, second: int, first: int) -> tupl
     return weight * shares, weight * (bias[second] - bias[first])
 
 
-def _gradients(model: EncoderModel, ids: Tensor, second: int, first: int) -> Tensor:
+def _gradients(model: TransformerModel, ids: Tensor, second: int, first: int) -> Tensor:
     """(L,) integrated gradients, from a blank text to this one; n-grams as above.
 
     In fp32: a difference of bf16 logits is too coarse for an integral over small steps.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.exported import INPUT, OUTPUT, SUFFIX, TEXT_TO_IDS, TOKENIZER, TextToIds
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -40,9 +40,9 @@ def export(path: Path, output: Path | None = None) -> Path:
     output = output or source.folder / f"model{SUFFIX}"
     if source.info.is_linear:
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
-    model = EncoderModel(source, folder, device="cpu")
-    about = TextToIds(classes=source.info.classes, step=model.step, tokenizer=source.config.tokenizer)
-    graph = _traced(_Graph(model.classifier, source.temperature_of(folder)).eval())
+    model = TransformerModel(source, folder, device="cpu")
+    about = TextToIds(classes=model.classes, step=model.step, tokenizer=source.config.tokenizer)
+    graph = _traced(_Graph(model.classifier, model.temperature).eval())
     tokenizer_json = (source.folder / FILE_NAME).read_text(encoding="utf-8")
     onnx.helper.set_model_props(graph, {TEXT_TO_IDS: about.model_dump_json(), TOKENIZER: tokenizer_json})
     write_whole(output, graph.SerializeToString())

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imdb_transformer.config import TokenizerConfig
-from imdb_transformer.data.batches import ANSWER_TOKENS, EncodedReview, by_length, pad
-from imdb_transformer.data.tokenizer import MASK_ID, Tokenizer
+from imdb_transformer.data.batches import in_order, length_batches, pad
+from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 
 SUFFIX = ".onnx"
 INPUT, OUTPUT = "ids", "log_probabilities"
 TEXT_TO_IDS, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
-MULTIPLE = 32  # what lengths are rounded up to: few distinct shapes
 MAX_BYTES = 2 << 30  # what the format itself can hold
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 ERRORS_ONLY = 3  # onnxruntime's severities
@@ -44,6 +43,7 @@ class ExportedModel:
     def __init__(self, session: Any, tokenizer: Tokenizer, about: TextToIds) -> None:
         self.session, self.tokenizer = session, tokenizer
         self.classes, self.step = about.classes, about.step
+        self.temperature = 1.0  # the graph's output is calibrated
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -81,9 +81,9 @@ class ExportedModel:
 
     def _check_graph(self, path: Path) -> None:
         """Raises RunError where the graph does not take every id, or has other classes than are named."""
-        ids = np.array([MASK_ID, self.tokenizer.vocab_size - 1])
+        ids = np.array([[PAD_ID + 1, self.tokenizer.vocab_size - 1]])
         try:
-            num_classes = self._run([ids]).shape[1:]
+            num_classes = self._run(ids).shape[1:]
         except Exception as error:  # the binding's own, as above
             reason = " ".join(str(error).split())[:120]
             raise RunError(f"{path} is damaged: its graph does not fit its tokenizer ({reason}).") from None
@@ -95,11 +95,12 @@ class ExportedModel:
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) log-probabilities of texts, one at least; calibrated ones, which are logits as well."""
-        found: NDArray[np.float32] = by_length(
-            self._run, self.tokenizer.encode(texts), batch_tokens=ANSWER_TOKENS, multiple=MULTIPLE
-        )
-        return found
+        reviews = self.tokenizer.encode(texts)
+        batches = length_batches(np.array([len(review) for review in reviews]))
+        rows = [self._run(pad([reviews[i] for i in indices])) for indices in batches]
+        return in_order(rows, batches)
 
-    def _run(self, reviews: list[EncodedReview]) -> NDArray[np.float32]:
-        (found,) = self.session.run([OUTPUT], {INPUT: pad(reviews, multiple=MULTIPLE)})
-        return found
+    def _run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, L) -> (B, C)."""
+        (log_probabilities,) = self.session.run([OUTPUT], {INPUT: ids})
+        return log_probabilities

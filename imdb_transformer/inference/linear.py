@@ -65,6 +65,8 @@ class LinearModel:
     scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
     weights: NDArray[np.float32]  # (C or 1, F)
     intercept: NDArray[np.float32]  # (C or 1,)
+    classes: tuple[str, ...] = ()
+    temperature: float = 1.0
     step: int = 0
     precision: str = "fp32"
 
@@ -81,7 +83,10 @@ class LinearModel:
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise RunError(f"{folder} is of another model than {source.folder}.")
         scale, weights, intercept = (tensors[name].numpy() for name in ("scale", "weights", "intercept"))
-        return cls(source.info.weighting, ngrams, scale, weights, intercept)
+        return cls(
+            source.info.weighting, ngrams, scale, weights, intercept,
+            classes=source.info.classes, temperature=source.temperature_of(folder),
+        )  # fmt: skip
 
     def save(self, source: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""

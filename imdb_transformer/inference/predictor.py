@@ -1,8 +1,11 @@
-"""A run answers: texts to labels and probabilities, in bounded memory."""
+"""A run answers: texts to labels and probabilities, in bounded memory.
+
+Shapes: N texts, C classes.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, overload
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +16,19 @@ from imdb_transformer.inference.exported import SUFFIX, ExportedModel
 from imdb_transformer.store import run
 from imdb_transformer.store.files import sha256_of
 
-if TYPE_CHECKING:
-    from imdb_transformer.distributed import World
-
 CHUNK = 2000  # texts held at a time when predicting a stream
 
 
 class Model(Protocol):
-    """What answers: an encoder, a linear model or an exported file."""
+    """A model that answers: a transformer, a linear model or an exported file."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """In the order of the logits."""
+
+    @property
+    def temperature(self) -> float:
+        """To divide logits by for calibrated probabilities."""
 
     @property
     def step(self) -> int:
@@ -58,49 +66,23 @@ class Predictor:
     (1, 2)
     """
 
-    def __init__(
-        self, models: Sequence[Model], classes: tuple[str, ...], temperatures: Sequence[float]
-    ) -> None:
-        self.models, self.classes, self.temperatures = models, classes, temperatures
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models, self.classes = models, models[0].classes
 
     @classmethod
-    def load(cls, *paths: str | Path, device: str = "auto", world: "World | None" = None) -> Self:
+    def load(cls, *paths: str | Path, device: str = "auto") -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "cpu" even where there is a GPU. `world`: processes that share the work. Raises RunError.
+        `device`: "cpu" even where there is a GPU. Raises RunError.
         """
-        loaded = [_load(Path(path), device, world) for path in paths]
-        first = loaded[0]
-        for path, other in zip(paths, loaded, strict=True):
-            if other.classes != first.classes:
+        models = [load_model(Path(path), device) for path in paths]
+        for path, model in zip(paths, models, strict=True):
+            if model.classes != models[0].classes:
                 raise RunError(
-                    f"{path} predicts the classes {', '.join(other.classes)}, {paths[0]} "
-                    f"{', '.join(first.classes)}: they cannot be combined."
+                    f"{path} predicts the classes {', '.join(model.classes)}, {paths[0]} "
+                    f"{', '.join(models[0].classes)}: they cannot be combined."
                 )
-        models, _, temperatures = zip(*loaded, strict=True)
-        return cls(models, first.classes, temperatures)
-
-    def uncalibrated(self) -> Self:
-        """The same models, their probabilities as training left them."""
-        return type(self)(self.models, self.classes, [1.0] * len(self.models))
-
-    def logits(self, texts: Sequence[str]) -> list[NDArray[np.float64]]:
-        """(N, C) logits of each model before calibration, for texts, one at least."""
-        return [model.logits(texts).astype(np.float64) for model in self.models]
-
-    def log_probabilities(self, logits: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """(N, C) logarithms of the mean over models of calibrated probabilities."""
-        scaled = [own / temperature for own, temperature in zip(logits, self.temperatures, strict=True)]
-        # numpy's, not scipy's: importing that would cost a cold prediction a tenth of its time.
-        each = [own - np.logaddexp.reduce(own, axis=1, keepdims=True) for own in scaled]
-        mean: NDArray[np.float64] = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
-        return mean
-
-    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """(N, C) probabilities of texts, in the order of `classes`."""
-        if not texts:
-            return np.empty((0, len(self.classes)))
-        return np.exp(self.log_probabilities(self.logits(texts)))
+        return cls(models)
 
     @overload
     def __call__(self, texts: str) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is iterable too
@@ -113,18 +95,53 @@ class Predictor:
 
         Of many, `chunk` are held at a time.
         """
-        return next(self._stream([texts], 1)) if isinstance(texts, str) else self._stream(texts, chunk)
+        if isinstance(texts, str):
+            return next(self([texts]))
+        return (
+            Prediction(self.classes[row.argmax()], float(row.max()), text)
+            for part in in_chunks(texts, chunk)
+            for text, row in zip(part, self.probabilities(part), strict=True)
+        )
 
-    def _stream(self, texts: Iterable[str], chunk: int) -> Iterator[Prediction]:
-        for part in in_chunks(texts, chunk):
-            for text, row in zip(part, self.probabilities(part), strict=True):
-                best = int(row.argmax())
-                yield Prediction(self.classes[best], float(row[best]), text)
+    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """(N, C) probabilities of texts, in the order of `classes`."""
+        if not texts:
+            return np.empty((0, len(self.classes)))
+        return np.exp(self.log_probabilities([model.logits(texts) for model in self.models]))
+
+    def log_probabilities(
+        self, logits: Sequence[NDArray[np.floating]], *, calibrated: bool = True
+    ) -> NDArray[np.float64]:
+        """(N, C) logarithms of the models' mean probabilities, from the (N, C) logits of each model.
+
+        `calibrated`: each model's logits are divided by its temperature first.
+        """
+        each = []
+        for model, scores in zip(self.models, logits, strict=True):
+            scaled = scores.astype(np.float64) / (model.temperature if calibrated else 1.0)
+            # numpy's, not scipy's: importing that would cost a cold prediction a tenth of its time.
+            each.append(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
+        mean: NDArray[np.float64] = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
+        return mean
+
+
+def load_model(path: Path, device: str = "auto") -> Model:
+    """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
+    if _is_exported(path):
+        return ExportedModel.load(path)
+    # Imported here, with torch, which an exported model does not need.
+    from imdb_transformer.inference.linear import LinearModel
+    from imdb_transformer.inference.transformer import TransformerModel
+
+    source, folder = run.locate(path)
+    if source.info.is_linear:
+        return LinearModel.load(source, folder)
+    return TransformerModel(source, folder, device=device)
 
 
 def identity_of(path: Path) -> str:
-    """A name and a hash that differ for whatever may answer differently. Raises RunError."""
-    if path.suffix == SUFFIX and path.is_file():
+    """A name and a hash that differ for models that may answer differently. Raises RunError."""
+    if _is_exported(path):
         return f"{path.name} {sha256_of(path)}"
     from imdb_transformer.store.checkpoint import META  # with torch
 
@@ -132,25 +149,5 @@ def identity_of(path: Path) -> str:
     return f"{path.name} {sha256_of(folder / META)} {source.info.temperature}"
 
 
-class _Loaded(NamedTuple):
-    model: Model
-    classes: tuple[str, ...]
-    temperature: float
-
-
-def _load(path: Path, device: str, world: "World | None") -> _Loaded:
-    if path.suffix == SUFFIX and path.is_file():
-        exported = ExportedModel.load(path)
-        return _Loaded(exported, exported.classes, 1.0)
-    # Imported here, with torch, which an exported model does not need.
-    from imdb_transformer.distributed import ALONE
-    from imdb_transformer.inference.linear import LinearModel
-    from imdb_transformer.inference.transformer import EncoderModel
-
-    source, folder = run.locate(path)
-    model: Model
-    if source.info.is_linear:
-        model = LinearModel.load(source, folder)
-    else:
-        model = EncoderModel(source, folder, device=device, world=world or ALONE)
-    return _Loaded(model, source.info.classes, source.temperature_of(folder))
+def _is_exported(path: Path) -> bool:
+    return path.suffix == SUFFIX and path.is_file()

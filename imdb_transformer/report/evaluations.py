@@ -12,7 +12,7 @@ from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import Answers
 from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
-from imdb_transformer.inference.transformer import EncoderModel
+from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import figures
 from imdb_transformer.report.page import figure_grid, write_page
 from imdb_transformer.report.reviews import marked_words
@@ -161,7 +161,7 @@ def _figures(answers: Answers) -> list[figures.Drawing | None]:
 def _errors(answers: Answers) -> list[str]:
     """The wrong answers of the highest confidence, with the words that decided."""
     models, classes = answers.predictor.models, answers.evaluation.classes
-    can_explain = len(models) == 1 and isinstance(models[0], EncoderModel)
+    can_explain = len(models) == 1 and isinstance(models[0], TransformerModel)
     rows = np.arange(len(answers.labels))
     losses = -answers.log_probabilities[rows, answers.labels]
     wrong = rows[~answers.correct]

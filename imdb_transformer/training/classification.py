@@ -6,10 +6,9 @@ from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.logits import length_multiple, logits_of
+from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.task import Task, classification
 
@@ -22,7 +21,7 @@ def make_model(config: Config, *, vocab_size: int, num_classes: int) -> Classifi
 
 def make_task(
     config: Config, splits: dict[str, EncodedSplit], hardware: Hardware, *, vocab_size: int,
-    num_classes: int, world: World = ALONE,
+    num_classes: int,
 ) -> Task:  # fmt: skip
     """Learning the labels of `train`, judged on `validation` where the config holds one out."""
     model = make_model(config, vocab_size=vocab_size, num_classes=num_classes).to(hardware.device)
@@ -33,11 +32,7 @@ def make_task(
     labels = split.labels.astype(np.int64)
 
     def validate(averaged: nn.Module) -> Score:
-        logits = logits_of(
-            averaged, [split.review(i) for i in range(len(split.labels))], hardware=hardware,
-            batch_tokens=config.train.batch_tokens, multiple=length_multiple(config.model),
-            world=world,
-        )  # fmt: skip
-        return score(logits, labels)
+        reviews = [split.review(i) for i in range(len(split.labels))]
+        return score(logits_of(averaged, reviews, hardware), labels)
 
     return Task(model, objective, splits["train"], validate)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.config import Config
+from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.logits import Batch, length_multiple
 from imdb_transformer.training.optimizers import num_moments
-from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.task import Task
 
 NUM_TIMED = 3
@@ -54,16 +54,15 @@ def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_t
     """The cost on this machine of training a task by `config`, whose model is spent on it."""
     train, model = task.train, task.model
     plan = make_plan(config, train)
-    multiple = length_multiple(config.model)
-    sizes = [_padded(train.lengths[indices], multiple) for _, indices in plan.batches]
+    sizes = [_padded(train.lengths[indices]) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
-    batch = gather(config, train, typical, hardware)
+    batch = gather(train, typical, hardware)
     flops = _flops(partial(_learn, task, batch, hardware))  # which also warms up
     seconds = _seconds(partial(_learn, task, batch, hardware), hardware)
     answer_seconds = _seconds(partial(_answer, task, batch, hardware), hardware) if task.validate else 0.0
-    activations = _activation_bytes(task, gather(config, train, largest, hardware), hardware)
-    share = sum(sizes) / _padded(train.lengths[typical], multiple)
+    activations = _activation_bytes(task, gather(train, largest, hardware), hardware)
+    share = sum(sizes) / _padded(train.lengths[typical])
     num_validated = len(plan.eval_steps) * num_validation_tokens
     parameters = parameters_by_part(model)
     models = 1 + bool(config.train.ema_decay)
@@ -99,8 +98,8 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     return {**parts, "total": sum(parts.values())}
 
 
-def _padded(lengths: Any, multiple: int) -> int:
-    return len(lengths) * -(-int(lengths.max()) // multiple) * multiple
+def _padded(lengths: Any) -> int:
+    return len(lengths) * -(-int(lengths.max()) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
 def _learn(task: Task, batch: Batch, hardware: Hardware) -> None:

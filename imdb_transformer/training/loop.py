@@ -112,7 +112,7 @@ def train(
         # --- one step
         step, began = counters.step, time.perf_counter()
         epoch = plan.of_step(step)[-1][0]
-        batches = [gather(config, task.train, indices, hardware, world) for _, indices in plan.of_step(step)]
+        batches = [gather(task.train, indices, hardware, world) for _, indices in plan.of_step(step)]
         lr = learning_rate(options, step, plan.num_steps)
         try:
             result = train_step(

@@ -1,20 +1,35 @@
-"""What each step of a training reads: a pure function of the config and the reviews' lengths."""
+"""What each step of a training reads: a pure function of the config and the reviews' lengths.
+
+Shapes: B batch, L length, C classes.
+"""
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import batch_plan
+from imdb_transformer.data.batches import PADDING_MULTIPLE, EncodedReview, batch_plan, pad
 from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.logits import Batch, length_multiple, make_batch
 
 Indices = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Reviews of like length, ready for the model."""
+
+    ids: Tensor  # (B, L)
+    mask: Tensor  # (B, L), true on tokens
+    labels: Tensor  # (B,), -1 where there is none; or (B, C) probabilities
+    num_tokens: int  # padding not counted
 
 
 class Plan(NamedTuple):
@@ -43,7 +58,6 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
         for indices in batch_plan(
             train.lengths,
             batch_tokens=options.batch_tokens,
-            multiple=length_multiple(config.model),
             seed=options.seed,
             epoch=epoch,
         )
@@ -59,14 +73,25 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     return plan._replace(eval_steps=frozenset(eval_steps))
 
 
-def gather(
-    config: Config, split: EncodedSplit, indices: Indices, hardware: Hardware, world: World = ALONE
-) -> Batch:
+def gather(split: EncodedSplit, indices: Indices, hardware: Hardware, world: World = ALONE) -> Batch:
     """The reviews with these indices, or of several processes this one's share, as a batch on the device.
 
     They are dealt out in turns, so that every process has like lengths; the last may have none.
     """
     own = indices[world.rank :: world.size]
-    reviews = [split.review(i) for i in own]
-    multiple = length_multiple(config.model)
-    return make_batch(reviews, split.labels[own], multiple=multiple, device=hardware.device)
+    return make_batch([split.review(i) for i in own], split.labels[own], hardware.device)
+
+
+def make_batch(
+    reviews: Sequence[EncodedReview], labels: NDArray[Any], device: torch.device, *,
+    multiple: int = PADDING_MULTIPLE,
+) -> Batch:  # fmt: skip
+    """A padded batch on a device."""
+    ids = _sent(pad(reviews, multiple=multiple), device)
+    return Batch(ids, ids != PAD_ID, _sent(labels, device), sum(map(len, reviews)))
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """An array on a device. A GPU copies from pinned memory, which does not make the CPU wait."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.data.encoded import PRETRAINING_SPLITS, EncodedSplit, TokenizedCorpus
-from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import tokenizer_of
@@ -33,7 +32,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
-    teachers: Sequence[Path] = (), soft_labels: SoftLabels = None, world: World = ALONE,
+    teachers: Sequence[Path] = (), soft_labels: SoftLabels = None,
 ) -> Prepared:  # fmt: skip
     """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run.
 
@@ -52,13 +51,13 @@ def prepare(
     if teachers and soft is None:
         soft = distillation.soft_labels(teachers, config, data.corpus)
     classes = data.corpus.manifest.classes
-    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes), world)
+    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes))
     if init_from:
         starting_weights.load_encoder(task.model, init_from)
     return Prepared(config, kind, data, soft, task)
 
 
-def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) -> Task:
+def prepare_again(current: run.Run, hardware: Hardware) -> Task:
     """The task of a run that goes on, with its own tokenizer. Raises RunError if its reviews changed."""
     config, info = current.config, current.info
     stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
@@ -69,7 +68,7 @@ def prepare_again(current: run.Run, hardware: Hardware, world: World = ALONE) ->
     soft = run.soft_labels_of(current)
     reads = _reads(config, info.kind, soft is not None)
     splits = encoded.encode(config.data, stored, tokenizer_of(current), reads)
-    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes), world)
+    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes))
 
 
 def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
@@ -80,13 +79,11 @@ def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]
 
 def _task(
     config: Config, kind: run.Kind, splits: dict[str, EncodedSplit], soft: SoftLabels, hardware: Hardware,
-    vocab_size: int, num_classes: int, world: World = ALONE,
+    vocab_size: int, num_classes: int,
 ) -> Task:  # fmt: skip
     if kind == "encoder":
         return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
     if soft is not None:
         learnt = distillation.with_soft_labels(splits["train"], splits["unsupervised"], soft)
         splits = {**splits, "train": learnt}
-    return classification.make_task(
-        config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes, world=world
-    )
+    return classification.make_task(config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes)

@@ -13,13 +13,12 @@ from pydantic import BaseModel
 from torch import nn
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import ANSWER_TOKENS, length_batches, pad
+from imdb_transformer.data.batches import length_batches, pad
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.baseline import naive_bayes_weights
-from imdb_transformer.inference.logits import length_multiple
 from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.ngrams import NONE, hashed
 from imdb_transformer.store import checkpoint, run
@@ -98,12 +97,12 @@ def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
-def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
+def fit_ngrams(model: nn.Module, split: EncodedSplit) -> None:
     """Gives the bag of n-grams beside the encoder, if there is one, its weights: one convex fit on labels."""
     ngrams = getattr(model, "ngrams", None)
     if ngrams is None:
         return
-    presence, labels = _presence(split, config, num_buckets=len(ngrams.weights))
+    presence, labels = _presence(split, num_buckets=len(ngrams.weights))
     binary = ngrams.weights.shape[1] == 1
     for label in [1] if binary else range(ngrams.weights.shape[1]):
         weights, intercept = naive_bayes_weights(presence, labels == label)
@@ -112,15 +111,12 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit, config: Config) -> None:
         ngrams.intercept[column] = intercept
 
 
-def _presence(
-    split: EncodedSplit, config: Config, *, num_buckets: int
-) -> tuple[scipy.sparse.csr_matrix, NDArray[Any]]:
+def _presence(split: EncodedSplit, *, num_buckets: int) -> tuple[scipy.sparse.csr_matrix, NDArray[Any]]:
     """Which n-grams stand in which reviews, (reviews, buckets), and these reviews' labels."""
-    multiple = length_multiple(config.model)
-    order = length_batches(split.lengths, batch_tokens=ANSWER_TOKENS, multiple=multiple)
+    order = length_batches(split.lengths)
     parts, counts = [], []
     for rows in order:
-        ids = torch.from_numpy(pad([split.review(i) for i in rows], multiple=multiple))
+        ids = torch.from_numpy(pad([split.review(i) for i in rows]))
         buckets = hashed(ids, ids != PAD_ID, num_buckets)
         parts.append(buckets[buckets != NONE].numpy().astype(np.int32))
         counts.append((buckets != NONE).sum(1).numpy())

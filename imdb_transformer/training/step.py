@@ -14,8 +14,8 @@ from imdb_transformer.config import TrainConfig
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.logits import Batch
 from imdb_transformer.training.optimizers import make_optimizers, moments
+from imdb_transformer.training.plan import Batch
 from imdb_transformer.training.task import BatchLoss, Objective
 
 

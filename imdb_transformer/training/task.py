@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.inference.logits import Batch
+from imdb_transformer.training.plan import Batch
 
 
 class BatchLoss(NamedTuple):
