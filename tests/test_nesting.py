@@ -14,7 +14,7 @@ from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import USER_ERRORS, ConfigError, DataError, RunError
 from imdb_transformer.inference import restart
-from imdb_transformer.report import evaluation_page
+from imdb_transformer.report import evaluations
 from imdb_transformer.store import checkpoint, metrics, run
 
 DEEP = b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -52,7 +52,7 @@ def test_what_a_run_only_shows_is_left_out_where_its_brackets_nest(tmp_path: Pat
     (tmp_path / run.ENVIRONMENT).write_bytes(DEEP)
     (tmp_path / metrics.FILE_NAME).write_bytes(b'{"step": 1}\n' + DEEP + b"\n")
     opened = run.Run(tmp_path, config_file.load("base"), run.RunInfo.model_construct())
-    assert evaluation_page._environment(opened) == "not recorded"
+    assert evaluations._environment(opened) == "not recorded"
     assert metrics.read(tmp_path) == [{"step": 1}]
 
 
