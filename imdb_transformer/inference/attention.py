@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import TransformerModel
+from imdb_transformer.inference.transformer import only_transformer
 from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.windows import by_position
 
 
 class Attention(NamedTuple):
-    """(W, W) weights: row i is what word i looked at, and adds up to 1."""
+    """(W, W) weights: row i says how much word i looked at each word, and adds up to 1."""
 
     layer: int
     head: int
@@ -32,20 +32,16 @@ class Attention(NamedTuple):
 
 
 def attention(predictor: Predictor, text: str, *, layer: int | None = None, head: int = 1) -> Attention:
-    """The weights of a layer (the last one, unless said) and head, both counted from 1.
+    """The weights of a layer (by default the last) and head, both counted from 1.
 
-    A word of several pieces looks with the mean of theirs, and is looked at with their sum. Raises RunError
-    for what is no single encoder, and ConfigError for a layer or head that is not there.
+    A word of several pieces looks with the mean of their weights, and is looked at with their sum. Raises
+    RunError unless the predictor is a single transformer, and ConfigError if it has no such layer or head.
     """
-    model = predictor.models[0]
-    if len(predictor.models) > 1 or not isinstance(model, TransformerModel):
-        raise RunError(
-            "Only one transformer's attention can be shown: this is a linear or exported model, or several."
-        )
+    model = only_transformer(predictor.models)
     encoder = model.classifier.encoder
-    blocks, num_heads = encoder.blocks, encoder.config.num_heads
-    layer = len(blocks) if layer is None else layer
-    for name, number, count in (("layer", layer, len(blocks)), ("head", head, num_heads)):
+    num_layers, num_heads = len(encoder.blocks), encoder.config.num_heads
+    layer = num_layers if layer is None else layer
+    for name, number, count in (("layer", layer, num_layers), ("head", head, num_heads)):
         if not 1 <= number <= count:
             raise ConfigError(f"There is no {name} {number}: this model has {count}.")
     ids, spans = model.tokenizer.encode_with_spans(text)

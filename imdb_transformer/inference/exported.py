@@ -1,7 +1,7 @@
 """An exported model answers: an ONNX file through onnxruntime, without torch.
 
-The file holds the graph, ids to log-probabilities, and beside it what turns text into ids: so that it is
-complete, as a run is. `inference/export.py` writes it.
+The file is complete, as a run is: it holds the graph, from ids to log-probabilities, and the tokenizer.
+`inference/export.py` writes it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ERRORS_ONLY = 3  # onnxruntime's severities
 
 
 class TextToIds(BaseModel):
-    """What a program needs beside the graph and tokenizer.json."""
+    """The rest of what a program needs beside the graph and tokenizer.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,7 +59,7 @@ class ExportedModel:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = ERRORS_ONLY + 1
         try:
-            # So that the file cannot name others to be read: they would have to lie in a folder that is not.
+            # The graph must not read other files: they would have to lie in a folder that does not exist.
             options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
             session = onnxruntime.InferenceSession(
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
@@ -80,7 +80,7 @@ class ExportedModel:
         return loaded
 
     def _check_graph(self, path: Path) -> None:
-        """Raises RunError where the graph does not take every id, or has other classes than are named."""
+        """Raises RunError if the graph does not accept every id, or gives another number of classes."""
         ids = np.array([[PAD_ID + 1, self.tokenizer.vocab_size - 1]])
         try:
             num_classes = self._run(ids).shape[1:]
@@ -94,7 +94,7 @@ class ExportedModel:
             )
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) log-probabilities of texts, one at least; calibrated ones, which are logits as well."""
+        """(N, C) calibrated log-probabilities of texts, one at least; they serve as logits."""
         reviews = self.tokenizer.encode(texts)
         batches = length_batches(np.array([len(review) for review in reviews]))
         rows = [self._run(pad([reviews[i] for i in indices])) for indices in batches]

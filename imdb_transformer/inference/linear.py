@@ -28,7 +28,7 @@ WORDS = r"\w+|[^\w\s]+"
 
 
 class Ngrams(NamedTuple):
-    """The n-grams that a model weighs, in the order of its weights; in a run, a file with one a line."""
+    """The n-grams of a model, in the order of its weights; a run keeps them in a file, one a line."""
 
     names: list[str]
 
@@ -72,7 +72,7 @@ class LinearModel:
 
     @classmethod
     def load(cls, source: run.Run, folder: Path) -> Self:
-        """From a run and its checkpoint's folder. Raises RunError where they do not fit or are damaged."""
+        """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
         assert source.info.weighting is not None  # it is a linear run
         ngrams = Ngrams.load(source.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)

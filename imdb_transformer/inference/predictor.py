@@ -60,7 +60,7 @@ class Predictor:
     >>> predictor = Predictor.load("runs/base")  # doctest: +SKIP
     >>> predictor("I hated it: a boring film").label  # doctest: +SKIP
     'neg'
-    >>> [found.label for found in predictor(["a great film", "awful"])]  # doctest: +SKIP
+    >>> [prediction.label for prediction in predictor(["a great film", "awful"])]  # doctest: +SKIP
     ['pos', 'neg']
     >>> predictor.probabilities(["a great film"]).shape  # doctest: +SKIP
     (1, 2)

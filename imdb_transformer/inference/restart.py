@@ -1,7 +1,7 @@
-"""A long prediction that can be stopped and goes on: what is done is kept beside the output until all is.
+"""Predictions of a long file, which can be interrupted and resumed.
 
-Each part of the input that was predicted is an Arrow file of its own, whatever the output's format, in a
-folder `.NAME.parts`; the output is put together from them at the end.
+The predictions of each part of the input are saved as an Arrow file in the folder `.NAME.parts` beside the
+output. When all parts are done, the output is written from them and the folder is removed.
 """
 
 import json
@@ -65,10 +65,10 @@ def write_predictions(
 
 @contextmanager
 def begun(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int]:
-    """Gives the number of parts that an earlier call left; none, and they go, where that is not resumed.
+    """Gives the number of parts that an earlier call has saved; without `resume` they are deleted.
 
-    `call` is what the predictions depend on. Raises ConfigError where the earlier one differs, and RunError
-    where it is still at work.
+    `call` is what the predictions depend on. Raises ConfigError if the earlier one differs, and RunError if
+    it is still at work.
     """
     folder = parts_folder(output)
     folder.mkdir(exist_ok=True)
@@ -97,13 +97,13 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
 
 
 def keep(output: Path, index: int, table: pa.Table) -> None:
-    """Keeps the predictions of a part of the input."""
+    """Saves the predictions of a part of the input."""
     with whole_file(_part(parts_folder(output), index)) as temporary:
         feather.write_feather(table, temporary, compression="zstd")
 
 
 def finish(output: Path, schema: pa.Schema) -> int:
-    """Puts the output together from its parts, which go; gives its number of rows. Raises DataError."""
+    """Writes the output from its parts, then deletes them; returns its number of rows. Raises DataError."""
     folder = parts_folder(output)
 
     def tables() -> Iterator[pa.Table]:
@@ -119,7 +119,7 @@ def finish(output: Path, schema: pa.Schema) -> int:
 
 
 def parts_folder(output: Path) -> Path:
-    """Where the parts of an unfinished output lie."""
+    """The folder with the parts of an unfinished output."""
     return output.with_name(f".{output.name}.parts")
 
 
@@ -128,7 +128,7 @@ def _part(folder: Path, index: int) -> Path:
 
 
 def _parts(folder: Path) -> Iterator[Path]:
-    """The parts that are there, in order, up to the first that is not."""
+    """The saved parts, in order, up to the first one that is missing."""
     index = 0
     while (path := _part(folder, index)).exists():
         yield path

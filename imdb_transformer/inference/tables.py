@@ -1,4 +1,4 @@
-"""Files in, files out, in bounded memory: reviews of a text or table file, predictions beside its columns."""
+"""Files of reviews in, files with predictions out, in bounded memory."""
 
 import json
 from collections import Counter
@@ -23,19 +23,17 @@ Part = Iterator[pa.Table]
 
 
 def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[pa.Schema, Part]:
-    """Columns of a file of reviews, and its rows in tables of at most 2,000: a text file's lines are rows.
+    """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
-    A table has fewer rows where these are long; a text of more than 64 MiB is an error.
-
-    A table's row without text, or with too few or too many fields, is an error; or, where there is a `skip`,
-    that is told of it and the row is left out. A text file's line is a review, whatever stands in it. Raises
-    ConfigError and DataError.
+    In a text file each line is a review. Long rows make smaller tables; a text over 64 MiB is an error. A row
+    without text, or with too few or too many fields, is an error as well. With `skip`, such a row is left
+    out, and `skip` is called with a description of it. Raises ConfigError and DataError.
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     if not is_table(path):
         if path.suffix.lower() != ".txt":
-            raise ConfigError(f"--input {path}: its name should end in {', '.join(TABLE_SUFFIXES)} or .txt.")
+            raise ConfigError(f"--input {path}: its name must end in {', '.join(TABLE_SUFFIXES)} or .txt.")
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty.")
         return pa.schema({column: pa.string()}), _lines(path, column)
@@ -59,10 +57,10 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
         for start in range(0, whole.num_rows, CHUNK):
             table = whole.slice(start, CHUNK)
             check_lengths(table.column(column), column, path, num_before=row)
-            # CSV has no other way to say that a text is missing than to leave it blank.
+            # In CSV a missing text is a blank one.
             words = compute.utf8_trim_whitespace(table.column(column))
             is_text = compute.fill_null(compute.not_equal(words, ""), False)
-            missing = [row + i for i, is_there in enumerate(is_text.to_pylist(), 1) if not is_there]
+            missing = [row + i for i, has_text in enumerate(is_text.to_pylist(), 1) if not has_text]
             if missing and skip is None:
                 raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
             for number in missing:
@@ -72,9 +70,9 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
 
 
 def check_output(path: Path, schema: pa.Schema) -> None:
-    """Raises ConfigError where `write_tables` could not write rows of this schema to such a file."""
+    """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file."""
     if not is_table(path):
-        raise ConfigError(f"--output {path}: its name should end in one of {', '.join(TABLE_SUFFIXES)}.")
+        raise ConfigError(f"--output {path}: its name must end in one of {', '.join(TABLE_SUFFIXES)}.")
     if not path.parent.is_dir():
         raise ConfigError(f"--output {path}: there is no folder {path.parent}.")
     if path.suffix.lower() == ".parquet":
@@ -95,7 +93,7 @@ def check_output(path: Path, schema: pa.Schema) -> None:
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of an input, and what is predicted behind them, in the place of its own such columns."""
+    """The columns of an input, then those of predictions; they replace input columns of the same name."""
     return pa.schema([*(field for field in schema if field.name not in ADDED), *ADDED.items()])
 
 
@@ -110,7 +108,7 @@ def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa
 
 
 def write_tables(tables: Iterable[pa.Table], out: pa.Schema, path: Path) -> int:
-    """Writes tables to a file, whole or not at all, in the format of its name; gives the number of rows."""
+    """Writes tables to a file, whole or not at all, in its suffix's format; returns the number of rows."""
     num_rows = 0
     with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
         for table in tables:

@@ -25,7 +25,7 @@ class TransformerModel:
     """The classifier of a checkpoint beside the tokenizer of its run."""
 
     def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
-        """From a run and one of its checkpoints' folders. Raises RunError where they do not fit."""
+        """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         if source.info.kind == "encoder":
             raise RunError(
                 f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
@@ -56,7 +56,7 @@ class TransformerModel:
         return logits_of(self.classifier, self.tokenizer.encode(texts), self.hardware)
 
     def without_ngrams(self) -> "TransformerModel":
-        """The same encoder without the n-grams beside it; itself where there are none."""
+        """The same model without the n-grams beside the encoder; itself if it has none."""
         if self.classifier.ngrams is None:
             return self
         alone = copy(self)
@@ -82,8 +82,18 @@ def logits_of(
     return in_order(rows, batches)
 
 
+def only_transformer(models: Sequence[object]) -> TransformerModel:
+    """The single model of a predictor. Raises RunError for several, a linear model or an exported file."""
+    if len(models) == 1 and isinstance(models[0], TransformerModel):
+        return models[0]
+    raise RunError(
+        "Explanations and attention need a single transformer's run: not several runs, a linear model or an "
+        "exported file."
+    )
+
+
 def tokenizer_of(source: run.Run) -> Tokenizer:
-    """A run's own tokenizer. Raises RunError where it is damaged, or not the one of training."""
+    """The tokenizer of a run. Raises RunError if it is damaged, or not the one of training."""
     tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
     if tokenizer.content_hash != source.info.tokenizer_hash:
         raise RunError(f"{source.folder / FILE_NAME} is not the tokenizer that this run was trained with.")

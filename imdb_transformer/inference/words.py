@@ -1,4 +1,4 @@
-"""The words of a text, and which one each id is a piece of."""
+"""The words of a text, and the word that each id is a piece of."""
 
 import bisect
 import re
@@ -19,9 +19,10 @@ class Word(NamedTuple):
 
 
 def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], list[int]]:
-    """The words of a text, and for each id, of whose characters `spans` tells, the index of its word.
+    """The words of a text, and for each id the index of its word.
 
-    What stands for no characters, such as `[CLS]`, belongs to an empty word in front of them.
+    `spans` are the characters of each id, as (start, end). An id without characters belongs to an empty word
+    in front of the others.
 
     >>> words_of("a dull film", [(0, 1), (2, 4), (4, 6), (7, 11)])[1]
     [0, 1, 1, 2]
@@ -30,8 +31,8 @@ def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], l
     >>> [word.text for word in words_of("a film.<br /><br />The end", [])[0]]
     ['a', 'film.', 'The', 'end']
     """
-    found = BREAK_OR_WORD.finditer(text)
-    words = [Word(match["word"], match.start()) for match in found if match["word"]]
+    matches = BREAK_OR_WORD.finditer(text)
+    words = [Word(match["word"], match.start()) for match in matches if match["word"]]
     starts = [word.start for word in words]
     index = [bisect.bisect_right(starts, start) - 1 if end > start else -1 for start, end in spans]
     if -1 not in index:
