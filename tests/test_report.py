@@ -17,7 +17,14 @@ from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
-TITLES = ["Learning curves", "ROC", "Reliability", "Confusion", "Accuracy by kind of review"]
+TITLES = [
+    "Training loss",
+    "Validation accuracy",
+    "ROC",
+    "Reliability",
+    "Confusion",
+    "Accuracy by kind of review",
+]
 
 
 def test_eval_writes_a_page_with_every_figure_that_asks_for_nothing(trained: Path, tmp_path: Path) -> None:
@@ -52,7 +59,7 @@ def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: 
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
     page = write_report(answer([tmp_path / "nb"]), {}).read_text()
     assert "<mark" not in page
-    assert "Learning curves" not in page
+    assert "Training loss" not in page
     assert "<b>ROC.</b>" in page
 
 
@@ -165,12 +172,12 @@ def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
 
 def test_learning_curves_say_how_far_the_loss_fell_and_in_how_many_steps() -> None:
     metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
-    drawn = figures.learning_curves(
-        [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]
-    )
-    assert drawn is not None
-    assert "from 2.000 to 1.000 in 1,000 steps" in drawn.description
-    assert "91.25%" in drawn.description
+    logged = {"run": [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]}
+    loss, accuracy = figures.losses(logged), figures.validations(logged)
+    assert loss is not None
+    assert accuracy is not None
+    assert "from 2.000 to 1.000 in 1,000 steps" in loss.description
+    assert "91.25%" in accuracy.description
 
 
 def test_the_curves_of_runs_with_long_names_are_drawn() -> None:

@@ -86,16 +86,20 @@ def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None)
     slices = _slices(rows.texts, predictor)
     if split == "test" and is_own:
         slices |= _clean(rows.texts, stored)
-    names = [
-        f"{f'{each.folder.name}/' if len(located) > 1 else ''}{folder.name} (step {model.step})"
-        for (each, folder), model in zip(located, predictor.models, strict=True)
-    ]
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, encoder_logits=_encoder_logits(predictor, rows.texts),
-        slices=slices, split=split, checkpoint=" + ".join(names), classes=opened.info.classes,
+        slices=slices, split=split, checkpoint=_names(located, predictor), classes=opened.info.classes,
     )  # fmt: skip
     file = _file(located, split, "" if is_own else stored.folder.name)
     return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file)
+
+
+def _names(located: Sequence[tuple[run.Run, Path]], predictor: Predictor) -> str:
+    """The checkpoints and their steps, such as `best (step 300)`."""
+    return " + ".join(
+        f"{f'{each.folder.name}/' if len(located) > 1 else ''}{folder.name} (step {model.step})"
+        for (each, folder), model in zip(located, predictor.models, strict=True)
+    )
 
 
 def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str) -> Path:

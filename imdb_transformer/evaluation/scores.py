@@ -101,9 +101,8 @@ def evaluation_of(
 
     predicted = logits.argmax(1)
     correct = predicted == labels
-    interval = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
-    numbers = list(range(len(classes)))
-    average = "binary" if len(classes) == 2 else "macro"
+    low, high = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
+    numbers, average = list(range(len(classes))), "binary" if len(classes) == 2 else "macro"
     area, precision = _areas(_probabilities(logits), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
@@ -112,8 +111,8 @@ def evaluation_of(
         num_examples=len(labels),
         loss=calibrated.loss,
         accuracy=float(correct.mean()),
-        accuracy_low=float(interval.low),
-        accuracy_high=float(interval.high),
+        accuracy_low=float(low),
+        accuracy_high=float(high),
         f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
         roc_auc=area,
         average_precision=precision,
@@ -121,9 +120,9 @@ def evaluation_of(
         calibrated=calibrated,
         encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
         slices={
-            name: Slice(num_examples=int(chosen.sum()), accuracy=float(correct[chosen].mean()))
-            for name, chosen in (slices or {}).items()
-            if chosen.any()
+            name: Slice(num_examples=int(rows.sum()), accuracy=float(correct[rows].mean()))
+            for name, rows in (slices or {}).items()
+            if rows.any()
         },
         confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
         classes=classes,

@@ -148,10 +148,13 @@ def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answe
 def _figures(answers: Answers) -> list[figures.Drawing | None]:
     raw, calibrated = np.exp(answers.raw_log_probabilities), np.exp(answers.log_probabilities)
     evaluation = answers.evaluation
+    name = answers.run.folder.name
+    logged = {name: metrics.read(answers.run.folder)}
     errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
     return [
-        figures.learning_curves(metrics.read(answers.run.folder)),
-        figures.roc({answers.run.folder.name: calibrated}, answers.labels, evaluation.classes),
+        figures.losses(logged),
+        figures.validations(logged),
+        figures.roc({name: calibrated}, answers.labels, evaluation.classes),
         figures.reliability(dict(zip(errors, (raw, calibrated), strict=True)), answers.labels, errors),
         figures.confusion(evaluation),
         figures.slices(evaluation),

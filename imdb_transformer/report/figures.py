@@ -43,38 +43,22 @@ class Drawing(NamedTuple):
     svg: str
 
 
-@matplotlib.rc_context(STYLE)
-def learning_curves(metrics: Metrics) -> Drawing | None:
-    """Training loss and validation accuracy against the step; None if nothing was logged."""
-    loss, accuracy = _loss_curve(metrics), _accuracy_curve(metrics)
-    if loss is None:
-        return None
-    figure, axes = _axes("step")
-    steps, values = loss
-    axes.plot(steps, values, color=BLUE)
-    axes.set_ylabel("training loss", color=BLUE)
-    description = f"Training loss goes from {values[0]:.3f} to {values[-1]:.3f} in {int(steps[-1]):,} steps."
-    if accuracy is not None:
-        right = axes.twinx()
-        right.plot(*accuracy, color=ORANGE, marker="o", markersize=3)
-        right.set_ylabel("validation accuracy, %", color=ORANGE)
-        description += f" The best validation accuracy is {accuracy[1].max():.2f}%."
-    return _drawing("Learning curves", description, figure)
-
-
 def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
-    """Training loss of several runs against the step; None if nothing was logged."""
+    """Training loss of each run against the step; None if nothing was logged."""
     curves = {name: curve for name, metrics in by_run.items() if (curve := _loss_curve(metrics))}
-    ends = ", ".join(f"{name} {values[-1]:.3f}" for name, (_, values) in curves.items())
-    return _compared(curves, "Training loss", "training loss", f"Training loss at the end: {ends}.")
+    texts = ", ".join(
+        f"{name} from {values[0]:.3f} to {values[-1]:.3f} in {int(steps[-1]):,} steps"
+        for name, (steps, values) in curves.items()
+    )
+    return _curves(curves, "Training loss", "training loss", f"Training loss: {texts}.")
 
 
 def validations(by_run: Mapping[str, Metrics]) -> Drawing | None:
-    """Validation accuracy of several runs against the step; None if none was validated."""
+    """Validation accuracy of each run against the step; None if no run was validated."""
     curves = {name: curve for name, metrics in by_run.items() if (curve := _accuracy_curve(metrics))}
-    best = ", ".join(f"{name} {values.max():.2f}%" for name, (_, values) in curves.items())
-    description = f"The best validation accuracy: {best}."
-    return _compared(curves, "Validation accuracy", "validation accuracy, %", description, marker="o")
+    texts = ", ".join(f"{name} {values.max():.2f}%" for name, (_, values) in curves.items())
+    description = f"The best validation accuracy: {texts}."
+    return _curves(curves, "Validation accuracy", "validation accuracy, %", description, marker="o")
 
 
 @matplotlib.rc_context(STYLE)
@@ -159,7 +143,7 @@ def _accuracy_curve(metrics: Metrics) -> Curve | None:
 
 
 @matplotlib.rc_context(STYLE)
-def _compared(
+def _curves(
     curves: Mapping[str, Curve], title: str, y: str, description: str, marker: str = ""
 ) -> Drawing | None:
     """A curve for each run; None if there is none."""

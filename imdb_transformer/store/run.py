@@ -76,18 +76,13 @@ class RunInfo(BaseModel):
 
 
 class Vocabulary(Protocol):
-    """Turns text into what a model counts or embeds: a tokenizer, or a linear model's n-grams."""
+    """A tokenizer, or a linear model's n-grams. The hash differs whenever some text may become other ids."""
 
     @property
-    def vocab_size(self) -> int:
-        """Ids are below it."""
-
+    def vocab_size(self) -> int: ...
     @property
-    def content_hash(self) -> str:
-        """Differs whenever some text may become other ids."""
-
-    def save(self, folder: Path) -> None:
-        """Writes it into a run's folder."""
+    def content_hash(self) -> str: ...
+    def save(self, folder: Path) -> None: ...
 
 
 class Run(NamedTuple):
