@@ -81,12 +81,14 @@ def fit(
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
     if weighting == "tfidf":
         document_frequency = np.bincount(counts.indices, minlength=len(ngrams))
-        scale = np.log((1 + len(texts)) / (1 + document_frequency)) + 1
+        scale = (np.log((1 + len(texts)) / (1 + document_frequency)) + 1).astype(np.float32)
         features = weighted(weighting, counts, scale)
         parts = [_regression(features, target, weighting) for target in targets]
-        return _model(weighting, ngrams, scale, [coefficient for coefficient, _ in parts], parts)
-    parts = [naive_bayes_weights(counts, target) for target in targets]
-    return _model(weighting, ngrams, np.ones(len(ngrams)), [weights for weights, _ in parts], parts)
+    else:
+        scale = np.ones(len(ngrams), np.float32)
+        parts = [naive_bayes_weights(counts, target) for target in targets]
+    weights, intercepts = zip(*parts, strict=True)
+    return LinearModel(weighting, Ngrams(ngrams), scale, np.stack(weights), np.array(intercepts, np.float32))
 
 
 def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
@@ -115,14 +117,6 @@ def _regression(
         C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
     ).fit(features, target)
     return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
-
-
-def _model(
-    weighting: Weighting, ngrams: list[str], scale: NDArray[Any], weights: list[NDArray[np.float32]],
-    parts: list[tuple[NDArray[np.float32], float]],
-) -> LinearModel:  # fmt: skip
-    intercept = np.array([value for _, value in parts], np.float32)
-    return LinearModel(weighting, Ngrams(ngrams), scale.astype(np.float32), np.stack(weights), intercept)
 
 
 def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
