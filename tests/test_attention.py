@@ -35,7 +35,7 @@ def test_the_weights_shown_are_those_that_the_layer_multiplies_its_values_by(kin
     torch.testing.assert_close(by_hand, outputs[0][0], atol=1e-5, rtol=1e-5)
 
 
-def test_every_word_looks_at_words_with_weights_that_add_up_to_one(trained: Path) -> None:
+def test_the_weights_of_each_word_add_up_to_one(trained: Path) -> None:
     found = attention(Predictor.load(trained), TEXT)
     assert found.words == TEXT.replace("<br />", " ").split()
     np.testing.assert_allclose(found.weights.sum(1), 1, atol=1e-5)
@@ -64,13 +64,13 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--head", 1), ("--layer", 1, "--explain"), ("--method", "gradients")])
-def test_an_option_of_a_view_that_is_not_asked_for_is_refused(options: tuple[object, ...]) -> None:
+def test_options_without_their_view_are_refused(options: tuple[object, ...]) -> None:
     refused = imdb_tx("predict", *options, TEXT)
     assert isinstance(refused.exception, ConfigError)
     assert "--method goes with --explain" in str(refused.exception)
 
 
-def test_what_is_not_there_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_absent_layers_and_heads_are_refused(trained: Path, tmp_path: Path) -> None:
     for option in ("--layer", "--head"):
         refused = imdb_tx("predict", "--run", trained, "--attention", option, 9, TEXT)
         assert isinstance(refused.exception, ConfigError)

@@ -22,9 +22,7 @@ TEXTS = ["a good good film", "a bad film", "good , good", "bad , bad", "a dull f
 
 
 @pytest.mark.parametrize("weighting", KINDS)
-def test_a_baseline_is_a_run_that_eval_and_predict_take(
-    weighting: Weighting, config_path: Path, tmp_path: Path
-) -> None:
+def test_eval_and_predict_accept_a_baseline(weighting: Weighting, config_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / weighting
     made = json.loads(
         imdb_tx(
@@ -55,7 +53,7 @@ def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
     np.testing.assert_array_equal(loaded.logits(TEXTS), fitted.logits(TEXTS))
 
 
-def test_tfidf_features_are_scikit_learns() -> None:
+def test_tfidf_features_equal_those_of_scikit_learn() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     theirs = TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORDS, min_df=2, sublinear_tf=True)
@@ -65,7 +63,7 @@ def test_tfidf_features_are_scikit_learns() -> None:
     np.testing.assert_allclose(ours.toarray(), expected.toarray(), rtol=1e-5)
 
 
-def test_log_count_ratio_is_the_papers() -> None:
+def test_log_count_ratio_equals_the_papers() -> None:
     counts = vectorizer("nb", min_df=1).fit_transform(["good", "good", "bad", "dull"])
     ratio = log_count_ratio(counts, np.array([True, True, False, False]))  # bad, dull, good
     inside, outside = np.array([1, 1, 3]) / 5, np.array([2, 2, 1]) / 5
@@ -82,7 +80,7 @@ def test_three_classes_are_told_apart(weighting: Weighting) -> None:
     assert model.logits(["a red thing", "a blue one", "green !"]).argmax(1).tolist() == [0, 1, 2]
 
 
-def test_each_class_learns_from_the_features_that_predictions_have() -> None:
+def test_each_class_is_fitted_on_the_features_of_prediction() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -108,6 +106,6 @@ def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path)
         Predictor.load(folder)
 
 
-def test_texts_that_share_nothing_are_refused() -> None:
+def test_texts_without_a_common_ngram_are_refused() -> None:
     with pytest.raises(DataError, match="occurs in 2 of the 4 training reviews"):
         fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)

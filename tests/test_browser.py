@@ -73,7 +73,7 @@ def test_figures_can_be_read_in_the_dark(browser: Any, pages: Path) -> None:
         ("why.html", []),
     ],
 )
-def test_a_page_shows_its_figures_and_asks_for_nothing(
+def test_a_page_shows_its_figures_and_fetches_nothing(
     browser: Any, pages: Path, name: str, titles: list[str], width: int
 ) -> None:
     # A window is never narrower than 500 pixels; the screen of a phone is.

@@ -27,7 +27,7 @@ def process(
     return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False, timeout=120)
 
 
-def test_the_whole_journey_speaks_json(config_path: Path, tmp_path: Path, source: Path) -> None:
+def test_all_commands_print_json(config_path: Path, tmp_path: Path, source: Path) -> None:
     data = ["--source", source, "--data-dir", tmp_path / "data"]
     downloaded = json.loads(imdb_tx("download", *data, "--json").stdout)
     assert {split["split"]: split["num_rows"] for split in downloaded["statistics"]} == {
@@ -50,9 +50,7 @@ def test_the_whole_journey_speaks_json(config_path: Path, tmp_path: Path, source
     assert set(json.loads(lines.splitlines()[0])) == {"label", "probability", "text"}
 
 
-def test_the_journey_for_people_ends_with_the_next_command(
-    config_path: Path, tmp_path: Path, source: Path
-) -> None:
+def test_text_output_ends_with_the_next_command(config_path: Path, tmp_path: Path, source: Path) -> None:
     table = imdb_tx("download", "--source", source, "--data-dir", tmp_path / "data").stdout
     assert "neg 100, pos 100" in table
     assert "reviews cut" in imdb_tx("tokenize", "--config", config_path).stdout
@@ -122,7 +120,7 @@ def test_shipped_models_have_a_dry_run_and_take_a_few_steps(
     assert result.exit_code == 0, result.output
 
 
-def test_predict_takes_the_newest_finished_run_and_names_it_on_stderr(
+def test_predict_uses_the_newest_finished_run_and_says_so_on_stderr(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs").mkdir()
@@ -151,11 +149,11 @@ def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
         ["train", "--resume", "runs/x", "--config", "demo.toml"],
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused(arguments: list[str]) -> None:
+def test_conflicting_arguments_are_refused(arguments: list[str]) -> None:
     assert isinstance(imdb_tx(*arguments).exception, ConfigError)
 
 
-def test_commands_that_compute_keep_the_memory_that_they_free(
+def test_commands_that_compute_keep_freed_memory(
     trained: Path, config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -175,7 +173,7 @@ def test_commands_that_compute_keep_the_memory_that_they_free(
         assert calls.pop() == "kept", command
 
 
-def test_a_training_gives_back_unused_memory_now_and_then(
+def test_a_training_releases_unused_memory_regularly(
     config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -190,7 +188,7 @@ def test_every_command_has_help_and_json(command: str) -> None:
     assert "--json" in imdb_tx(command, "--help").stdout
 
 
-def test_threads_that_wait_are_told_to_sleep_soon_before_torch_is_there() -> None:
+def test_the_spin_count_of_waiting_threads_is_set_before_torch_loads() -> None:
     script = (
         "import os, sys; sys.argv = ['imdb-tx', '--help']\n"
         "from imdb_transformer.cli import main\n"
@@ -276,7 +274,7 @@ def test_a_disk_that_fails_exits_with_6_and_a_sentence(config_path: Path, number
     assert not folder.exists()  # a run begins with its first checkpoint
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
+def test_predict_ends_quietly_when_its_reader_leaves(trained: Path) -> None:
     command = f"{sys.executable} -m imdb_transformer predict --run {trained} - | head -1"
     ended = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -290,9 +288,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "code"), [(">/dev/full", 6), ("| true", 0)])
-def test_results_that_nobody_can_take_end_with_a_documented_code(
-    trained: Path, target: str, code: int
-) -> None:
+def test_unwritable_stdout_ends_with_a_documented_code(trained: Path, target: str, code: int) -> None:
     command = f"{sys.executable} -m imdb_transformer verify {trained} {target}"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
@@ -303,7 +299,7 @@ def test_results_that_nobody_can_take_end_with_a_documented_code(
     assert b"Exception" not in ended.stderr
 
 
-def test_a_reader_that_leaves_in_the_middle_is_no_defect(trained: Path) -> None:
+def test_a_reader_that_leaves_early_gives_141(trained: Path) -> None:
     command = f"{sys.executable} -u -m imdb_transformer verify {trained} | true"
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (141, b"")

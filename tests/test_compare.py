@@ -23,7 +23,7 @@ def test_mcnemar_is_the_binomial_test_of_the_disagreements() -> None:
     assert pair.low < 0.06 < pair.high
 
 
-def test_bootstrap_interval_is_near_the_normal_one_where_there_are_many() -> None:
+def test_bootstrap_interval_is_near_the_normal_one_for_many_reviews() -> None:
     rng = np.random.default_rng(0)
     right, also = rng.random(20_000) < 0.9, rng.random(20_000) < 0.91
     pair = pair_of("a", "b", right, also)
@@ -62,7 +62,7 @@ def test_runs_on_other_labels_of_the_same_reviews_are_not_compared(tmp_path: Pat
     assert "other" in str(refused.exception)
 
 
-def test_compare_shows_configs_figures_and_pairs(trained: Path, tmp_path: Path) -> None:
+def test_compare_shows_configs_scores_and_pairs(trained: Path, tmp_path: Path) -> None:
     config = run.open_run(trained).config
     other = config.model_copy(update={"train": config.train.model_copy(update={"lr": 0.5})})
     make_baseline(tmp_path / "nb", other, "nb")

@@ -37,7 +37,7 @@ def test_score_equals_a_naive_loop() -> None:
     assert (found.accuracy, found.loss) == (correct / 50, pytest.approx(loss / 50))
 
 
-def test_figures_agree_with_each_other() -> None:
+def test_scores_agree_with_each_other() -> None:
     found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     (tn, fp), (fn, tp) = found.confusion
     assert found.accuracy == (tn + tp) / 50
@@ -54,7 +54,7 @@ def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_average_precision_is_that_of_its_definition(num_classes: int) -> None:
+def test_average_precision_follows_its_definition(num_classes: int) -> None:
     """The precision at each true review of a class, from the most probable on; of more classes the mean."""
     logits = np.random.default_rng(0).normal(size=(40, num_classes))
     labels = np.random.default_rng(1).integers(0, num_classes, 40)
@@ -95,14 +95,14 @@ def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
     assert guesses.info.temperature > 2 * fitted("train")
 
 
-def test_the_clean_slice_is_without_the_reviews_that_stand_in_training(guesses: run.Run) -> None:
+def test_the_clean_slice_omits_reviews_of_training(guesses: run.Run) -> None:
     found = evaluate(guesses.folder, "test")
     assert found.num_examples == 40
     assert found.slices[CLEAN].num_examples == 30
     assert CLEAN not in evaluate(guesses.folder, "validation").slices
 
 
-def test_interval_is_wilsons() -> None:
+def test_the_interval_follows_wilsons_formula() -> None:
     labels = np.array([0] * 10)
     logits = np.tile([1.0, 0.0], (10, 1))
     logits[0] = [0.0, 1.0]  # 9 of 10
@@ -114,7 +114,7 @@ def test_interval_is_wilsons() -> None:
     assert found.roc_auc is None  # one class only
 
 
-def test_f1_is_zero_where_nothing_is_positive_and_nothing_called_so() -> None:
+def test_f1_is_zero_without_true_or_predicted_positives() -> None:
     logits = np.tile([1.0, 0.0], (10, 1))
     measured = evaluation_of(
         logits, np.zeros(10, np.int64), split="test", checkpoint="best", classes=("neg", "pos")
@@ -122,7 +122,7 @@ def test_f1_is_zero_where_nothing_is_positive_and_nothing_called_so() -> None:
     assert measured.f1 == 0.0
 
 
-def test_figures_name_the_checkpoint_and_of_several_runs_each(trained: Path, tmp_path: Path) -> None:
+def test_an_evaluation_names_the_checkpoint_of_each_run(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     alone = evaluate(trained, "validation")
     together = evaluate([copy, trained / "checkpoints" / "last"], "validation")
@@ -130,7 +130,7 @@ def test_figures_name_the_checkpoint_and_of_several_runs_each(trained: Path, tmp
     assert re.fullmatch(r"copy/best \(step \d+\) \+ run/last \(step \d+\)", together.checkpoint)
 
 
-def test_three_classes_have_figures_too() -> None:
+def test_three_classes_are_scored() -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
     labels = np.arange(60) % 3
     found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
@@ -165,7 +165,7 @@ def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) 
         evaluate(trained, "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
 
 
-def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -> None:
+def test_columns_of_another_source_can_be_chosen(trained: Path, tmp_path: Path) -> None:
     rows = [{"review": f"a film {i}", "stars": ("neg", "pos")[i % 2]} for i in range(40)]
     path = tmp_path / "o.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -180,7 +180,7 @@ def test_columns_of_another_source_can_be_named(trained: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])
-def test_what_is_no_labelled_split_is_refused(trained: Path, split: str) -> None:
+def test_an_unlabelled_or_unknown_split_is_refused(trained: Path, split: str) -> None:
     with pytest.raises(ConfigError, match="test, validation, train"):
         evaluate(trained, split)
 
@@ -197,14 +197,14 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     assert type(found).model_validate_json(written.read_bytes()) == found
 
 
-def test_probabilities_stay_as_they_are_where_validation_has_no_error() -> None:
+def test_the_temperature_is_1_if_validation_has_no_error() -> None:
     """A few easy reviews would ask for a temperature of zero, and make the first error cost all."""
     logits = np.array([[2.0, 0.0], [0.0, 0.5], [3.0, 1.0]])
     assert fit_temperature(logits, np.array([0, 1, 0])) == 1.0
     assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
 
 
-def test_figures_of_many_runs_together_have_a_name_that_fits(trained: Path, tmp_path: Path) -> None:
+def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
     found = evaluate(copies, "validation")
     (written,) = (copies[0] / "evaluation").glob("*-with-*.json")
@@ -215,7 +215,7 @@ def test_figures_of_many_runs_together_have_a_name_that_fits(trained: Path, tmp_
     assert len(list((copies[0] / "evaluation").glob("*-with-*.json"))) == 2
 
 
-def test_figures_are_named_and_rounded_for_people() -> None:
+def test_scores_are_named_and_rounded_for_people() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     told = dict(score_rows(evaluation))
     first = ["reviews", "accuracy", "F1", "ROC AUC", "average precision"]

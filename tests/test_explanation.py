@@ -59,7 +59,7 @@ def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=300))
-def test_words_of_any_text_stand_where_they_say(trained: Path, text: str) -> None:
+def test_words_of_any_text_start_where_they_say(trained: Path, text: str) -> None:
     predictor = Predictor.load(trained)
     found = explain(predictor, text)
     for word in found.words:
@@ -131,7 +131,7 @@ def test_explanations_as_text_json_and_html(trained: Path, tmp_path: Path) -> No
     assert "<b>" not in page.read_text()
 
 
-def test_a_linear_model_and_a_file_are_not_explained(trained: Path, tmp_path: Path) -> None:
+def test_explaining_a_linear_model_or_a_file_is_refused(trained: Path, tmp_path: Path) -> None:
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
     refused = imdb_tx("predict", "--run", tmp_path / "nb", "--explain", "a film")
     assert isinstance(refused.exception, RunError)

@@ -45,7 +45,7 @@ def write(kind: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["whole_file", "whole_folder"])
-def test_a_temporary_file_goes_when_its_maker_is_dead_and_not_before(
+def test_a_temporary_file_is_removed_once_its_writer_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     path = tmp_path / "weights"
@@ -63,7 +63,7 @@ def test_a_temporary_file_goes_when_its_maker_is_dead_and_not_before(
 
 
 @pytest.mark.parametrize("where", ["on another machine", "without locks"])
-def test_where_a_lock_proves_nothing_a_temporary_file_goes_after_a_week(
+def test_without_a_visible_lock_a_temporary_file_is_removed_after_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     host = "elsewhere" if where == "on another machine" else platform.node()
@@ -82,7 +82,7 @@ def _no_locks(*_: object) -> None:
     raise OSError(errno.ENOLCK, "No locks available")
 
 
-def test_a_temporary_file_that_another_process_takes_before_it_is_locked_is_made_again(
+def test_a_temporary_file_removed_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock, removed = fcntl.flock, []
@@ -99,14 +99,14 @@ def test_a_temporary_file_that_another_process_takes_before_it_is_locked_is_made
         assert temporary not in removed
 
 
-def test_a_file_of_ones_own_that_resembles_a_temporary_one_stays(tmp_path: Path) -> None:
+def test_a_users_file_with_a_similar_name_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / ".a.b.tmp").touch()
     os.utime(tmp_path / ".a.b.tmp", (0, 0))
     write_whole(tmp_path / "a", b"new")
     assert (tmp_path / ".a.b.tmp").exists()
 
 
-def test_a_write_to_a_symlink_replaces_the_file_that_it_names(tmp_path: Path) -> None:
+def test_a_write_to_a_symlink_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target", tmp_path / "link"
     target.write_bytes(b"old")
@@ -157,7 +157,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return told
 
 
-def test_a_file_is_on_disk_before_it_takes_its_name_and_its_name_is_after(
+def test_a_file_is_synced_before_its_rename_and_its_folder_after(
     tmp_path: Path, events: list[tuple[str, int]]
 ) -> None:
     write_whole(tmp_path / "a", b"new")
@@ -166,7 +166,7 @@ def test_a_file_is_on_disk_before_it_takes_its_name_and_its_name_is_after(
 
 
 @pytest.mark.parametrize("kind", [whole_folder, new_folder])
-def test_a_folder_and_its_files_are_on_disk_before_it_takes_its_name_and_its_name_is_after(
+def test_a_folder_is_synced_before_its_rename_and_its_parent_after(
     tmp_path: Path, events: list[tuple[str, int]], kind: "type[whole_folder]"
 ) -> None:
     path = tmp_path / "run"

@@ -43,7 +43,7 @@ def by_two(want: Callable[[], T], slow: Slow) -> tuple[T, T]:
         return first.result(), second.result()
 
 
-def test_a_corpus_that_two_want_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_import_a_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "reviews.jsonl"
     config = DataConfig(source=str(path), data_dir=str(tmp_path / "data"))
     write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
@@ -58,7 +58,7 @@ def test_a_corpus_that_two_want_is_imported_once(tmp_path: Path, monkeypatch: py
     assert [path.name for path in (tmp_path / "data").iterdir()] == [first.folder.name]
 
 
-def test_an_import_is_not_disturbed_between_its_renames(
+def test_a_second_process_does_not_disturb_an_import_between_its_renames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that comes meanwhile must not take the renames for those of a process that was killed."""
@@ -83,7 +83,7 @@ def test_an_import_is_not_disturbed_between_its_renames(
     assert first[0].manifest.splits["train"].num_rows > 40
 
 
-def test_a_tokenizer_that_two_want_is_trained_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_a_tokenizer_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny()
     stored, _ = corpus.ensure(config.data)
     slow = Slow(Tokenizer.train)
@@ -94,7 +94,7 @@ def test_a_tokenizer_that_two_want_is_trained_once(tiny: Tiny, monkeypatch: pyte
     assert not list(stored.folder.parent.rglob("*.lock"))
 
 
-def test_a_split_that_two_want_is_encoded_once(tmp_path: Path) -> None:
+def test_two_processes_encode_a_split_once(tmp_path: Path) -> None:
     rows = Rows(["a good film", "bad"], [1, 0])
     tokenizer = Tokenizer.train(rows.texts, TokenizerConfig(vocab_size=300))
     slow = Slow(lambda: rows)
@@ -106,7 +106,7 @@ def test_a_split_that_two_want_is_encoded_once(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_of_many_each_is_alone(tmp_path: Path) -> None:
+def test_one_at_a_time_admits_one_of_many(tmp_path: Path) -> None:
     """Also where the file of the lock goes and comes back between them."""
     inside, most = 0, 0
 
@@ -124,14 +124,14 @@ def test_of_many_each_is_alone(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     (tmp_path / ".a.lock").touch()
     with locks.one_at_a_time(tmp_path / "a"):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def test_a_whole_cache_needs_no_lock(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_intact_cache_needs_no_lock(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that may only be read can be used."""
     config = tiny()
     encoded.tokenize(config, ["train"])
@@ -144,7 +144,7 @@ def test_a_whole_cache_needs_no_lock(tiny: Tiny, monkeypatch: pytest.MonkeyPatch
     assert encoded.tokenize(config, ["train"]).splits["train"].report.num_reviews
 
 
-def test_a_corpus_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
+def test_a_corpus_replaced_during_verification_is_verified_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
 ) -> None:
     config = DataConfig(source=str(source), data_dir=str(tmp_path / "data"))

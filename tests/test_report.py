@@ -27,7 +27,7 @@ TITLES = [
 ]
 
 
-def test_eval_writes_a_page_with_every_figure_that_asks_for_nothing(trained: Path, tmp_path: Path) -> None:
+def test_eval_writes_a_page_that_stands_alone_with_all_figures(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     shown = imdb_tx("eval", copy).stdout
     page = (copy / "report.html").read_text()
@@ -63,7 +63,7 @@ def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: 
     assert "<b>ROC.</b>" in page
 
 
-def test_the_errors_shown_are_errors_and_the_surest_come_first(trained: Path, tmp_path: Path) -> None:
+def test_listed_errors_are_sorted_by_confidence(trained: Path, tmp_path: Path) -> None:
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
     answered = answer([tmp_path / "nb"], "test")
     assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
@@ -91,7 +91,7 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     assert same[0] == same[1]
 
 
-def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp_path: Path) -> None:
+def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     config = run.open_run(trained).config
     make_baseline(tmp_path / "nb", config, "nb")
@@ -109,9 +109,7 @@ def test_linear_models_of_the_same_reviews_stand_beside_a_run(trained: Path, tmp
     assert str(tmp_path / "tfidf") in (copy / "report.html").read_text()
 
 
-def test_linear_models_beside_a_run_are_measured_on_the_corpora_that_are_named(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_baselines_are_evaluated_in_the_same_data_folder(trained: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "runs" / "run"))
     make_baseline(tmp_path / "runs" / "nb", run.open_run(trained).config, "nb")
     elsewhere = tmp_path / "corpora"
@@ -120,7 +118,7 @@ def test_linear_models_beside_a_run_are_measured_on_the_corpora_that_are_named(
     assert beside.num_examples == 100
 
 
-def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) -> None:
+def test_eval_shows_no_baselines_of_other_reviews(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
     assert len(baselines_beside(copy, "test")) == 1
@@ -129,9 +127,7 @@ def test_linear_models_of_other_reviews_do_not(trained: Path, tmp_path: Path) ->
     assert baselines_beside(copy, "test") == {}
 
 
-def test_a_linear_model_that_learnt_validation_or_is_broken_stands_beside_nothing(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_eval_shows_no_baseline_that_is_damaged_or_learnt_validation(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     config = run.open_run(trained).config
     data = config.data.model_copy(update={"validation": False})
@@ -156,7 +152,7 @@ def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_
     assert not OUTSIDE.search(page)
 
 
-def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
+def test_html_table_escapes_its_cells() -> None:
     written = html_table(["", "runs/a", "runs/<b>"], [["accuracy", "91%", "90%"]])
     cells = re.findall(r"<(t[hd])(?: [^>]*)?>(.*?)</", written)
     assert cells == [
@@ -170,7 +166,7 @@ def test_a_table_on_a_page_is_a_row_a_name_and_a_column_a_heading() -> None:
     assert re.sub(r"<[^>]*>", "", written) == "runs/aruns/&lt;b&gt;accuracy91%90%"
 
 
-def test_learning_curves_say_how_far_the_loss_fell_and_in_how_many_steps() -> None:
+def test_curves_are_described_in_words() -> None:
     metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
     logged = {"run": [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]}
     loss, accuracy = figures.losses(logged), figures.validations(logged)
@@ -191,7 +187,7 @@ def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
     assert "first" in drawn.svg
 
 
-def test_classes_may_be_called_dollars() -> None:
+def test_dollars_in_class_names_are_no_formulas() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
     found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
     assert "$_$" in figures.confusion(found).svg

@@ -43,7 +43,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, num_parts: int) -> list[int]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_a_stopped_prediction_goes_on(
+def test_a_stopped_prediction_resumes_to_the_same_output(
     trained: Path, reviews: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["predict", "--run", trained, "--input", reviews, "--output"]
@@ -62,7 +62,7 @@ def test_a_stopped_prediction_goes_on(
     assert not parts_folder(stopped).exists()
 
 
-def test_without_resume_all_is_predicted_anew(
+def test_without_resume_all_rows_are_predicted_again(
     trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["predict", "--run", trained, "--input", reviews, "--output", tmp_path / "o.csv"]
@@ -93,7 +93,7 @@ def test_resume_refuses_another_input_or_run(
 
 
 @pytest.mark.parametrize("begun_in_bf16", [True, False])
-def test_resume_refuses_to_go_on_in_another_precision(
+def test_resume_refuses_another_precision(
     trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun_in_bf16: bool
 ) -> None:
     """As on another machine: its answers would differ within one file."""
@@ -112,7 +112,7 @@ def test_resume_refuses_to_go_on_in_another_precision(
     assert imdb_tx(*command, "--resume").exit_code == 0
 
 
-def test_a_call_does_not_disturb_one_that_is_at_work(trained: Path, reviews: Path, tmp_path: Path) -> None:
+def test_a_second_call_does_not_disturb_the_first(trained: Path, reviews: Path, tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = ["predict", "--run", trained, "--input", reviews, "--output", output]
     with begun(output, {}, resume=False):
@@ -123,7 +123,7 @@ def test_a_call_does_not_disturb_one_that_is_at_work(trained: Path, reviews: Pat
     assert imdb_tx(*command).exit_code == 0
 
 
-def test_resume_with_nothing_begun_begins(trained: Path, reviews: Path, tmp_path: Path) -> None:
+def test_resume_without_an_earlier_call_starts_anew(trained: Path, reviews: Path, tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = ["predict", "--run", trained, "--input", reviews, "--output", output]
     assert imdb_tx(*command, "--resume").exit_code == 0

@@ -39,7 +39,7 @@ def test_a_run_moved_elsewhere_still_predicts(trained: Path, copy: Path) -> None
     assert here.probabilities(["a good film"]).tolist() == there.probabilities(["a good film"]).tolist()
 
 
-def test_a_run_says_all_that_made_it(trained: Path) -> None:
+def test_a_run_records_its_environment_and_hashes(trained: Path) -> None:
     opened = run.open_run(trained)
     environment = json.loads((trained / "environment.json").read_text())
     assert opened.info.status == "finished"
@@ -95,7 +95,7 @@ def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-def test_a_kill_between_the_renames_of_last_is_no_damage(copy: Path) -> None:
+def test_verify_accepts_a_kill_between_the_renames_of_last(copy: Path) -> None:
     run.open_run(copy).with_status("running")
     checkpoints = copy / "checkpoints"
     shutil.rmtree(checkpoints / "previous")
@@ -181,7 +181,7 @@ def test_forged_tensors_are_refused_even_with_the_right_checksum(copy: Path, hea
         checkpoint.load_tensors(folder, checkpoint.MODEL, meta.model_copy(update={"file_hashes": forged}))
 
 
-def test_a_flipped_bit_in_what_describes_a_run_is_no_other_value(copy: Path) -> None:
+def test_a_changed_value_in_run_json_is_damage(copy: Path) -> None:
     path = copy / "run.json"
     text = path.read_text()
     for old, new in (
@@ -203,12 +203,12 @@ def test_a_run_of_another_version_is_not_called_damaged(copy: Path) -> None:
         run.open_run(copy)
 
 
-def test_tensors_that_are_absent_or_extra_are_named() -> None:
+def test_the_error_names_absent_tensors() -> None:
     with pytest.raises(RunError, match="weight is absent in the file"):
         checkpoint.load_weights(nn.Linear(1, 1, bias=False), {}, origin=Path("x"))
 
 
-def test_best_cannot_be_resumed_and_says_what_can(trained: Path) -> None:
+def test_resuming_from_best_is_refused_with_a_hint(trained: Path) -> None:
     folder = trained / "checkpoints" / "best"
     meta = checkpoint.read_meta(folder, tokenizer_hash=run.open_run(trained).info.tokenizer_hash)
     with pytest.raises(RunError, match="checkpoints/last"):
@@ -216,21 +216,19 @@ def test_best_cannot_be_resumed_and_says_what_can(trained: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "content"), [("run.json", "{"), ("config.toml", "[train]\nlrr = 1")])
-def test_damaged_run_is_refused_by_file(copy: Path, name: str, content: str) -> None:
+def test_a_damaged_run_is_refused_with_the_files_name(copy: Path, name: str, content: str) -> None:
     (copy / name).write_text(content)
     with pytest.raises(RunError, match=name):
         run.open_run(copy)
 
 
-def test_a_run_directory_is_not_written_over(trained: Path) -> None:
+def test_a_run_directory_is_not_overwritten(trained: Path) -> None:
     opened = run.open_run(trained)
     with pytest.raises(RunError, match="not empty"):
         run.check_free(opened.folder)
 
 
-def test_a_run_takes_the_place_of_an_empty_folder_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_replaces_only_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     run.check_free(tmp_path / "empty")
     (tmp_path / "link").symlink_to(tmp_path / "empty")
@@ -243,7 +241,7 @@ def test_a_run_takes_the_place_of_an_empty_folder_only(
     assert (tmp_path / "empty" / "one").exists()
 
 
-def test_of_two_that_make_a_run_at_once_the_second_is_told(tmp_path: Path) -> None:
+def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path) -> None:
     def fill(_: run.Run) -> None:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "run.json").write_text("another's")
@@ -265,7 +263,7 @@ def test_new_folders_are_numbered(tmp_path: Path) -> None:
         assert folder.name == expected
 
 
-def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path, tmp_path: Path) -> None:
+def test_newest_run_is_the_last_finished_classifier(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No finished run"):
         newest_run(tmp_path)
     for name in ("a", "b", "c"):
@@ -279,7 +277,7 @@ def test_newest_finished_run_is_found_and_unfinished_ones_are_not(trained: Path,
     assert newest_run(tmp_path).name == "b"  # the other is the number to beat
 
 
-def test_a_run_without_its_config_is_named_so(copy: Path) -> None:
+def test_a_run_without_its_config_is_refused(copy: Path) -> None:
     (copy / "config.toml").unlink()
     with pytest.raises(RunError, match=r"config\.toml"):
         run.open_run(copy)

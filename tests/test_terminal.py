@@ -36,7 +36,7 @@ def written(stream: SafeStream) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_steers_a_terminal_is_spelt_out(text: str) -> None:
+def test_control_characters_are_spelt_out(text: str) -> None:
     stream = safe_stream()
     print(f"a{text}b", "c", file=stream)
     stream.writelines([text])
@@ -56,7 +56,7 @@ def test_json_means_the_same_after_escaping(text: str) -> None:
     assert json.loads(visible(json.dumps([text], ensure_ascii=False))) == [text]
 
 
-def test_plain_text_lines_and_tabs_come_through_as_they_are() -> None:
+def test_plain_text_lines_and_tabs_are_unchanged() -> None:
     stream = safe_stream()
     print("pos\t0.9\tünïcode 这部 😀\u3000█\nnext", file=stream)
     assert written(stream) == "pos\t0.9\tünïcode 这部 😀\u3000█\nnext\n"
@@ -66,7 +66,7 @@ def test_plain_text_lines_and_tabs_come_through_as_they_are() -> None:
     assert written(ascii_stream) == "\\u2603\n\\u2603\n"
 
 
-def test_a_progress_bar_keeps_its_line_and_what_is_printed_its_order() -> None:
+def test_a_progress_bar_keeps_its_line_and_output_its_order() -> None:
     stream = safe_stream()
     print("before", file=stream)
     with tqdm(total=2, file=beneath(stream)) as bar:
@@ -93,7 +93,7 @@ def a_hostile_archive(path: Path) -> Path:
     return path
 
 
-def test_hostile_files_do_not_steer_the_terminal_of_whole_commands(tmp_path: Path) -> None:
+def test_no_command_prints_control_characters_from_files(tmp_path: Path) -> None:
     names = [f"neg{CLEAR}", "pos\u202e\x9b31m"]
     rows = [{"text": f"a film {i}", "label": names[i % 2]} for i in range(60)]
     source = tmp_path / f"r{CLEAR}.jsonl"
@@ -120,7 +120,7 @@ def test_hostile_files_do_not_steer_the_terminal_of_whole_commands(tmp_path: Pat
     ]  # fmt: skip
 
 
-def test_only_our_colours_are_in_a_coloured_text() -> None:
+def test_coloured_text_has_no_escape_codes_but_ours() -> None:
     words = [WordShare(f"good{CLEAR}\x1b[31m", 0, 1.0), WordShare(CLEAR, 9, 0.0)]
     shown = reviews.coloured(Explanation("pos", "neg", 1.0, 0.0, words))
     assert shown == "  \x1b[1m\x1b[32mgood\\u001b[2J\\u001b[31m\x1b[0m \\u001b[2J"
