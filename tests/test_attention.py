@@ -20,7 +20,7 @@ TEXT = "An awful, boring film.<br />I left <b>early</b>!"
 
 @pytest.mark.parametrize("length", [1, 7, 21])
 @pytest.mark.parametrize("kind", ["full", "windowed"])
-def test_the_weights_shown_are_those_that_the_layer_multiplies_its_values_by(kind: str, length: int) -> None:
+def test_shown_attention_weights_give_the_output_of_the_layer(kind: str, length: int) -> None:
     torch.manual_seed(0)
     config = ModelConfig(width=16, num_layers=2, num_heads=2, head_width=8, attention=kind, radius=4)
     encoder = Encoder(config, 30).eval()
@@ -36,29 +36,29 @@ def test_the_weights_shown_are_those_that_the_layer_multiplies_its_values_by(kin
 
 
 def test_the_weights_of_each_word_add_up_to_one(trained: Path) -> None:
-    found = attention(Predictor.load(trained), TEXT)
-    assert found.words == TEXT.replace("<br />", " ").split()
-    np.testing.assert_allclose(found.weights.sum(1), 1, atol=1e-5)
-    assert (found.weights >= 0).all()
+    shown = attention(Predictor.load(trained), TEXT)
+    assert shown.words == TEXT.replace("<br />", " ").split()
+    np.testing.assert_allclose(shown.weights.sum(1), 1, atol=1e-5)
+    assert (shown.weights >= 0).all()
 
 
 @pytest.mark.parametrize("text", ["", " ", "\0", "word " * 500, "x" * 3000, "good " * 200_000])
-def test_odd_texts_have_a_map(trained: Path, text: str) -> None:
-    found = attention(Predictor.load(trained), text)
-    assert found.weights.shape == (len(found.words),) * 2
-    assert np.isfinite(found.weights).all()
+def test_attention_of_odd_texts_is_finite(trained: Path, text: str) -> None:
+    shown = attention(Predictor.load(trained), text)
+    assert shown.weights.shape == (len(shown.words),) * 2
+    assert np.isfinite(shown.weights).all()
 
 
 def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
-    shown = imdb_tx("predict", "--run", trained, "--attention", "--head", 2, TEXT).stdout
+    printed = imdb_tx("predict", "--run", trained, "--attention", "--head", 2, TEXT).stdout
     num_layers = run.open_run(trained).config.model.num_layers
-    assert f"layer {num_layers}, head 2" in shown
-    assert "█" in shown
+    assert f"layer {num_layers}, head 2" in printed
+    assert "█" in printed
     page = tmp_path / "map.html"
     answer = imdb_tx("predict", "--run", trained, "--attention", "--explain", "--json", "--html", page, TEXT)
-    found = json.loads(answer.stdout)
-    assert np.allclose(np.sum(found["attention"]["weights"], axis=1), 1, atol=1e-3)
-    assert found["explanation"]["words"]
+    record = json.loads(answer.stdout)
+    assert np.allclose(np.sum(record["attention"]["weights"], axis=1), 1, atol=1e-3)
+    assert record["explanation"]["words"]
     assert "<b>early" not in page.read_text()
     assert "&lt;b&gt;early" in page.read_text()
 

@@ -15,7 +15,7 @@ LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
 
 
 @given(LENGTHS, st.integers(1, 5000), st.sampled_from([1, 8, 32]), st.integers(0, 2**40), st.integers(0, 50))
-def test_plan_has_every_review_once_within_the_bound(
+def test_a_plan_has_every_review_once_and_no_batch_above_the_limit(
     lengths: np.ndarray, batch_tokens: int, multiple: int, seed: int, epoch: int
 ) -> None:
     plan = batch_plan(lengths, batch_tokens=batch_tokens, multiple=multiple, seed=seed, epoch=epoch)
@@ -25,7 +25,7 @@ def test_plan_has_every_review_once_within_the_bound(
         assert len(batch) == 1 or padded * len(batch) <= batch_tokens
 
 
-def test_plan_is_the_same_for_a_seed_and_epoch_and_differs_between_epochs() -> None:
+def test_a_plan_follows_seed_and_epoch() -> None:
     lengths = np.arange(1, 300)
     options = {"batch_tokens": 1000, "multiple": 8, "seed": 3}
     first, same, other = (batch_plan(lengths, **options, epoch=epoch) for epoch in (0, 0, 1))
@@ -85,7 +85,7 @@ def test_a_warm_up_may_take_all_steps_but_no_more() -> None:
         make_plan(Config(train=train.model_copy(update={"warmup_steps": num_steps + 1})), split)
 
 
-def test_every_epoch_of_a_training_has_each_review_once_and_batches_of_its_own() -> None:
+def test_each_epoch_has_every_review_once_in_different_batches() -> None:
     split = a_split()
     options = {"batch_tokens": 4000, "epochs": 3, "seed": 5}
     config = Config().model_copy(update={"train": TrainConfig(**options)})  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_every_epoch_of_a_training_has_each_review_once_and_batches_of_its_own()
     assert not {frozenset(indices) for _, indices in other_seed.batches} & set(batches[0])
 
 
-def test_batches_hold_like_lengths_and_come_in_no_order_of_length() -> None:
+def test_batches_hold_similar_lengths_in_random_order() -> None:
     lengths = np.random.default_rng(0).integers(10, 600, 2000)
     plan = batch_plan(lengths, batch_tokens=4000, multiple=8, seed=0, epoch=0)
     padding = sum(len(batch) * lengths[batch].max() for batch in plan) / lengths.sum() - 1

@@ -48,24 +48,24 @@ def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
     trained: Path, text: str, pooling: str, num_classes: int
 ) -> None:
     predictor = a_predictor(trained, num_classes, pooling=pooling, ngram_buckets=1024)
-    found = explain(predictor, text)
-    total = sum(word.share for word in found.words) + found.bias
-    assert total == pytest.approx(found.logit_difference, abs=1e-3)
+    explained = explain(predictor, text)
+    total = sum(word.share for word in explained.words) + explained.bias
+    assert total == pytest.approx(explained.logit_difference, abs=1e-3)
     log_probabilities = np.log(predictor.probabilities([text]))[0]
     index = predictor.classes.index
-    expected = log_probabilities[index(found.toward)] - log_probabilities[index(found.against)]
-    assert found.logit_difference == pytest.approx(expected, abs=1e-3)
+    expected = log_probabilities[index(explained.toward)] - log_probabilities[index(explained.against)]
+    assert explained.logit_difference == pytest.approx(expected, abs=1e-3)
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=300))
 def test_words_of_any_text_start_where_they_say(trained: Path, text: str) -> None:
     predictor = Predictor.load(trained)
-    found = explain(predictor, text)
-    for word in found.words:
+    explained = explain(predictor, text)
+    for word in explained.words:
         assert text[word.start : word.start + len(word.word)] == word.word
-    total = sum(word.share for word in found.words) + found.bias
-    assert total == pytest.approx(found.logit_difference, abs=1e-3)
+    total = sum(word.share for word in explained.words) + explained.bias
+    assert total == pytest.approx(explained.logit_difference, abs=1e-3)
 
 
 def blank_difference(predictor: Predictor, num_ids: int) -> float:
@@ -87,15 +87,15 @@ def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
     (model,) = predictor.models
     assert isinstance(model, TransformerModel)
     text = "A good film, with a dull ending."
-    found = explain(predictor, text, method="gradients")
+    explained = explain(predictor, text, method="gradients")
     blank = blank_difference(predictor, len(model.tokenizer.encode([text])[0]))
-    assert abs(found.logit_difference - blank) > 0.01
-    total = sum(word.share for word in found.words)
-    assert total == pytest.approx(found.logit_difference - blank, rel=0.03, abs=0.003)
-    assert found.bias == pytest.approx(blank, abs=0.03)
+    assert abs(explained.logit_difference - blank) > 0.01
+    total = sum(word.share for word in explained.words)
+    assert total == pytest.approx(explained.logit_difference - blank, rel=0.03, abs=0.003)
+    assert explained.bias == pytest.approx(blank, abs=0.03)
 
 
-def test_integrated_gradients_do_not_depend_on_a_mask_that_no_training_saw(trained: Path) -> None:
+def test_integrated_gradients_do_not_depend_on_the_mask_embedding(trained: Path) -> None:
     predictor = Predictor.load(trained)
     (model,) = predictor.models
     assert isinstance(model, TransformerModel)
@@ -125,8 +125,8 @@ def test_explanations_as_text_json_and_html(trained: Path, tmp_path: Path) -> No
     assert "\x1b" not in shown  # no colours outside a terminal
     page = tmp_path / "why.html"
     answer = imdb_tx("predict", "--run", trained, "--explain", "--json", "--html", page, "a <b>good</b> film")
-    found = json.loads(answer.stdout)["explanation"]
-    assert [word["word"] for word in found["words"]] == ["a", "<b>good</b>", "film"]
+    explained = json.loads(answer.stdout)["explanation"]
+    assert [word["word"] for word in explained["words"]] == ["a", "<b>good</b>", "film"]
     assert "&lt;b&gt;good&lt;/b&gt;" in page.read_text()
     assert "<b>" not in page.read_text()
 

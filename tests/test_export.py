@@ -41,9 +41,9 @@ def exact(trained: Path) -> Predictor:
 
 def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: Path) -> None:
     texts = [*ODD_TEXTS, *demo.reviews().splits["test"].texts[:990]]
-    found = Predictor.load(exported).probabilities(texts)
-    np.testing.assert_allclose(found, exact(trained).probabilities(texts), atol=1e-4)
-    np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+    probabilities = Predictor.load(exported).probabilities(texts)
+    np.testing.assert_allclose(probabilities, exact(trained).probabilities(texts), atol=1e-4)
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, override
     assert trained_so.exit_code == 0, trained_so.output
     export(tmp_path / "r", tmp_path / "m.onnx")
     texts = ["", "a good film", "an awful, dull film " * 40, "good " * 11]
-    found = Predictor.load(tmp_path / "m.onnx").probabilities(texts)
-    np.testing.assert_allclose(found, exact(tmp_path / "r").probabilities(texts), atol=1e-4)
+    probabilities = Predictor.load(tmp_path / "m.onnx").probabilities(texts)
+    np.testing.assert_allclose(probabilities, exact(tmp_path / "r").probabilities(texts), atol=1e-4)
 
 
 def test_three_classes_are_exported(trained: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_three_classes_are_exported(trained: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(predictor.probabilities(texts), expected, atol=1e-4)
 
 
-def test_a_file_that_names_others_is_refused(
+def test_a_graph_with_external_data_is_refused(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def test_a_file_that_names_others_is_refused(
         Predictor.load(tmp_path / "m.onnx")
 
 
-def test_where_it_cannot_go_is_told_before_the_work(trained: Path, tmp_path: Path) -> None:
+def test_an_impossible_output_path_is_refused_before_the_work(trained: Path, tmp_path: Path) -> None:
     for output in (tmp_path / "m.bin", tmp_path / "none" / "m.onnx"):
         with pytest.raises(ConfigError, match=output.name):
             export(trained, output)
@@ -132,7 +132,7 @@ def entries_of(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("classes", [["neg"], ["neg", "pos", "odd"]])
-def test_a_file_whose_classes_are_not_as_many_as_its_graph_gives_is_refused(
+def test_a_file_with_another_number_of_classes_than_its_graph_is_refused(
     exported: Path, changed: Callable[[dict[str, str]], Path], classes: list[str]
 ) -> None:
     entries = entries_of(exported)
@@ -141,7 +141,7 @@ def test_a_file_whose_classes_are_not_as_many_as_its_graph_gives_is_refused(
         Predictor.load(changed(entries | {TEXT_TO_IDS: json.dumps(about)}))
 
 
-def test_a_file_whose_tokenizer_knows_more_ids_than_its_graph_is_refused(
+def test_a_file_with_more_ids_in_its_tokenizer_than_in_its_graph_is_refused(
     exported: Path, changed: Callable[[dict[str, str]], Path]
 ) -> None:
     entries = entries_of(exported)
@@ -151,7 +151,7 @@ def test_a_file_whose_tokenizer_knows_more_ids_than_its_graph_is_refused(
         Predictor.load(changed(entries | {TOKENIZER: json.dumps(tree)}))
 
 
-def test_a_tokenizer_inside_a_file_has_a_limit_of_size(
+def test_an_exported_tokenizer_over_the_size_limit_is_refused(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer, "MAX_FILE_BYTES", 1000)
@@ -159,7 +159,9 @@ def test_a_tokenizer_inside_a_file_has_a_limit_of_size(
         Predictor.load(exported)
 
 
-def test_what_is_no_exported_model_is_refused(trained: Path, exported: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_exported_model_is_refused(
+    trained: Path, exported: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "m.onnx"
     content = exported.read_bytes()
     for bad in (b"", b"not a model", content[: len(content) // 2]):

@@ -107,7 +107,7 @@ def with_random_vectors(model: Classifier) -> Classifier:
 
 
 @pytest.mark.parametrize("length", [1, 5, 16])
-def test_windowed_attention_with_radius_of_the_length_equals_full(length: int) -> None:
+def test_windowed_attention_with_a_radius_of_the_length_equals_full_attention(length: int) -> None:
     layer_config = small(attention="windowed", radius=length)
     windowed, full = classifier(layer_config), classifier(small(attention="full"))
     ids, mask = a_batch([length, max(1, length - 3)], length)
@@ -121,7 +121,7 @@ def test_windows_may_be_wider_than_the_review() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 6])
-def test_windows_and_their_gradient_are_those_of_unfold(size: int) -> None:
+def test_windows_and_their_gradient_equal_those_of_unfold(size: int) -> None:
     """At the outer edges stands something that the bias masks: only the inner positions are compared."""
     x = torch.randn(3, 4 * size, 5, requires_grad=True)
     radius = size // 2
@@ -131,7 +131,7 @@ def test_windows_and_their_gradient_are_those_of_unfold(size: int) -> None:
     ours, plain = windows(x, size) * inside, plain * inside
     torch.testing.assert_close(ours, plain)
     towards = torch.randn(ours.shape)
-    gradients = [torch.autograd.grad((found * towards).sum(), x) for found in (ours, plain)]
+    gradients = [torch.autograd.grad((cut * towards).sum(), x) for cut in (ours, plain)]
     torch.testing.assert_close(*gradients)
 
 
@@ -210,11 +210,11 @@ def test_the_mean_of_bf16_features_is_as_exact_as_they_are() -> None:
     features = torch.ones(2, 300, 4, dtype=torch.bfloat16)
     features[:, 1::2] = -1
     mask = torch.arange(300) < torch.tensor([[259], [2]])
-    found = pool(features, mask, "mean")
-    torch.testing.assert_close(found, torch.tensor([[1 / 259] * 4, [0.0] * 4]))
+    pooled = pool(features, mask, "mean")
+    torch.testing.assert_close(pooled, torch.tensor([[1 / 259] * 4, [0.0] * 4]))
 
 
-def test_number_of_parameters_is_the_formulas() -> None:
+def test_the_number_of_parameters_follows_the_formula() -> None:
     c = small(positions="none", norm="pre")
     inner = c.num_heads * c.head_width
     attention = c.width * 3 * inner + 3 * inner + inner * c.width + c.width
@@ -237,7 +237,7 @@ def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
 
 @pytest.mark.parametrize("by_channel", [True, False])
 @pytest.mark.parametrize("p", [0.1, 0.6])
-def test_dropout_drops_its_share_keeps_the_mean_and_the_type(p: float, by_channel: bool) -> None:
+def test_dropout_drops_its_share_and_keeps_mean_and_type(p: float, by_channel: bool) -> None:
     torch.manual_seed(0)
     dropout = Dropout(p, by_channel=by_channel).train()
     for dtype in (torch.float32, torch.bfloat16):
@@ -253,7 +253,7 @@ def test_dropout_drops_its_share_keeps_the_mean_and_the_type(p: float, by_channe
     ("key", "part"),
     [("dropout", "encoder.embedding"), ("dropout", "encoder.blocks"), ("word_dropout", "")],
 )
-def test_each_dropout_drops_by_the_seed_and_in_training_only(key: str, part: str, by: str) -> None:
+def test_each_dropout_follows_the_seed_and_acts_in_training_only(key: str, part: str, by: str) -> None:
     model = classifier(small(**{key: 0.5}, dropout_mask=by))
     ids, mask = a_batch([20, 9], 20)
 
@@ -297,7 +297,7 @@ def test_each_block_is_used_once(num_layers: int) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_features_of_selected_positions_are_those_of_all(norm: str) -> None:
+def test_features_of_selected_positions_equal_those_computed_with_all(norm: str) -> None:
     encoder = Encoder(small(norm=norm), 30)
     ids, mask = a_batch([30, 7, 20], 32)
     rows = torch.tensor([3, 40, 65, 3])
@@ -305,7 +305,7 @@ def test_the_features_of_selected_positions_are_those_of_all(norm: str) -> None:
     torch.testing.assert_close(some, all_positions.flatten(0, 1)[rows])
 
 
-def test_word_dropout_leaves_its_share_of_each_reviews_tokens_out_and_the_others_in_order() -> None:
+def test_word_dropout_drops_its_share_of_each_review_and_keeps_the_order() -> None:
     lengths = [40, 9, 1, 20]
     ids = torch.zeros((4, 40), dtype=torch.long)
     for row, length in zip(ids, lengths, strict=True):
@@ -323,11 +323,11 @@ def test_word_dropout_leaves_its_share_of_each_reviews_tokens_out_and_the_others
     torch.testing.assert_close(left[1:], torch.full((40,), 30 / 40), rtol=0, atol=0.1)
 
 
-def test_word_dropout_is_for_training_only_and_computes_nothing_for_what_it_drops() -> None:
+def test_word_dropout_shortens_reviews_in_training_only() -> None:
     model = classifier(small(word_dropout=0.5))
     ids, mask = a_batch([20, 9], 20)
     seen: list[int] = []
-    model.encoder.embedding.register_forward_hook(lambda *found: seen.append(found[2].shape[1]))
+    model.encoder.embedding.register_forward_hook(lambda *call: seen.append(call[2].shape[1]))
     model(ids, mask)
     model.train()(ids, mask)
     assert seen == [20, 10]

@@ -50,7 +50,7 @@ def test_repeating_an_ngram_changes_nothing_and_order_matters() -> None:
     assert held([5, 6]) != held([6, 5])
 
 
-def test_the_buckets_of_a_review_are_those_that_saved_runs_know() -> None:
+def test_ngram_buckets_follow_the_published_hash() -> None:
     def bucket(ngram: list[int]) -> int:
         """Multiplicative hashing (Knuth 6.4) in signed numbers of 64 bits."""
         state = 0
@@ -103,7 +103,7 @@ def test_fitted_ngrams_are_in_the_checkpoint_and_know_the_classes(
     Predictor.load(ended.folder)
 
 
-def test_fitting_weighs_every_class_where_there_are_three(tiny: Tiny) -> None:
+def test_ngrams_are_fitted_for_each_of_three_classes(tiny: Tiny) -> None:
     made = prepare(tiny("model.ngram_buckets=4096"), "classifier", CPU)
     split = made.data.splits["train"]
     model = Classifier(ModelConfig(ngram_buckets=4096), vocab_size=400, num_classes=3)
@@ -128,7 +128,7 @@ def test_an_ngram_in_fewer_than_ten_reviews_has_no_vote(tiny: Tiny) -> None:
     assert (weights[counts >= 10] != 0).sum() > 100
 
 
-def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_path: Path) -> None:
+def test_eval_shows_the_encoder_alone_for_a_model_with_ngrams(tiny: Tiny, tmp_path: Path) -> None:
     ended = train(
         tiny("model.ngram_buckets=4096", "model.ngram_weight=5.0", "train.epochs=1"), tmp_path / "run"
     )
@@ -145,7 +145,7 @@ def test_eval_shows_the_encoder_alone_where_a_model_has_ngrams(tiny: Tiny, tmp_p
     assert re.search(rf"encoder alone +{100 * alone['accuracy']:.2f}% \(loss {alone['loss']:.4f}\)", printed)
 
 
-def test_eval_names_no_encoder_alone_where_there_are_no_ngrams(trained: Path) -> None:
+def test_eval_omits_the_encoder_alone_for_a_model_without_ngrams(trained: Path) -> None:
     result = imdb_tx("eval", trained, "--split", "validation", "--json")
     assert json.loads(result.stdout)["encoder_alone"] is None
 

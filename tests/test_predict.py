@@ -47,7 +47,9 @@ def predictor(trained: Path) -> Predictor:
     return Predictor.load(trained)
 
 
-def test_threads_are_those_of_the_process_and_not_of_the_runs_training(trained: Path, tmp_path: Path) -> None:
+def test_a_predictor_uses_the_threads_of_its_process_not_of_the_runs_training(
+    trained: Path, tmp_path: Path
+) -> None:
     """A teacher of one thread must not slow its student, or change the bits of what it learns."""
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
     opened = run.open_run(folder)
@@ -110,7 +112,7 @@ def test_odd_texts_get_an_answer(predictor: Predictor) -> None:
 
 @given(st.lists(st.text(st.characters(), max_size=20), max_size=6))
 @settings(max_examples=30)
-def test_predictions_come_in_order_one_a_text(predictor: Predictor, texts: list[str]) -> None:
+def test_each_text_gets_one_prediction_in_order(predictor: Predictor, texts: list[str]) -> None:
     predictions = list(predictor(texts, chunk=2))
     assert [prediction.text for prediction in predictions] == texts
     assert all(prediction.label in predictor.classes for prediction in predictions)
@@ -153,7 +155,7 @@ def texts_of(path: Path, column: str = "text", skip: tables.Skip | None = None) 
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_bad_rows_are_told_by_number_and_left_out_if_so_wished(tmp_path: Path, suffix: str) -> None:
+def test_bad_rows_are_reported_by_number_and_can_be_skipped(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"r{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", None, "three"]}), path)
@@ -171,7 +173,7 @@ def test_bad_rows_are_told_by_number_and_left_out_if_so_wished(tmp_path: Path, s
         texts_of(path)
 
 
-def test_rows_that_an_open_quote_swallows_are_told(tmp_path: Path) -> None:
+def test_rows_swallowed_by_an_open_quote_are_reported(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id,text\n1,one\n2,,two\n3,\n" + '4,four,"open\n' + "5,five\n" * 9)
     told: list[str] = []
     assert texts_of(tmp_path / "r.csv", skip=told.append) == ["one"]
@@ -195,7 +197,7 @@ def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
 
 
-def test_what_is_missing_in_the_first_block_may_be_text_in_the_next(
+def test_a_column_may_be_empty_in_the_first_block_and_text_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100)
@@ -248,7 +250,7 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".txt"])
-def test_a_text_too_long_for_a_review_is_told_by_its_row(
+def test_a_text_over_the_size_limit_is_reported_by_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     monkeypatch.setattr("imdb_transformer.data.tables.MAX_REVIEW_BYTES", 1_000)
@@ -327,7 +329,7 @@ TEXTS = st.lists(
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 @given(texts=TEXTS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_text_it_comes_back_from_a_file(tmp_path: Path, suffix: str, texts: list[str]) -> None:
+def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, texts: list[str]) -> None:
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
     out = tables.output_schema(table.schema)
@@ -347,7 +349,7 @@ def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["text"] == formula
 
 
-def test_the_example_of_the_docstring_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
+def test_the_example_in_the_docstring_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
     """With a linear run on reviews that leave no doubt, so that no processor's rounding decides."""
     words = {"neg": ("I hated it", "boring", "awful"), "pos": ("I loved it", "moving", "great")}
     rows = [(f"{word}: a film {i}", label) for i in range(40) for label in words for word in words[label]]

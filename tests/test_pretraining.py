@@ -65,14 +65,12 @@ def test_pretraining_and_its_tokenizer_read_neither_validation_nor_test(tiny: Ti
     assert (whole / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
 
 
-def test_what_is_held_out_does_not_stand_among_the_unlabelled(
-    tiny: Tiny, source: Path, tmp_path: Path
-) -> None:
-    own = Path(shutil.copytree(source, tmp_path / "own"))
-    shared = (own / "test.jsonl").read_text().splitlines()[:30]
-    with (own / "unsupervised.jsonl").open("a") as file:
+def test_held_out_reviews_are_not_among_the_unlabelled(tiny: Tiny, source: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "folder"))
+    shared = (folder / "test.jsonl").read_text().splitlines()[:30]
+    with (folder / "unsupervised.jsonl").open("a") as file:
         file.writelines(line + "\n" for line in shared)
-    data = tokenize(tiny(f"data.source={own}"), ["train", "unsupervised"])
+    data = tokenize(tiny(f"data.source={folder}"), ["train", "unsupervised"])
     assert data.splits["unsupervised"].report.num_reviews == 100
 
 
@@ -112,19 +110,19 @@ def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(tiny: Tiny
     assert len(made.data.splits["train"].labels) == 200
 
 
-def test_an_encoder_that_has_seen_what_is_held_out_is_refused(
+def test_an_encoder_that_was_trained_on_held_out_reviews_is_refused(
     tiny: Tiny, source: Path, tmp_path: Path
 ) -> None:
     ended = pretrained(tiny("train.epochs=1", "data.validation=false"), tmp_path / "pretrained")
     with pytest.raises(RunError, match="trained on the validation split"):
         prepare(tiny(), "classifier", CPU, init_from=ended.folder)
-    own = Path(shutil.copytree(source, tmp_path / "own"))
-    (own / "train.jsonl").write_text((own / "test.jsonl").read_text())
+    folder = Path(shutil.copytree(source, tmp_path / "folder"))
+    (folder / "train.jsonl").write_text((folder / "test.jsonl").read_text())
     with pytest.raises(RunError, match="may have seen what is held out"):
-        prepare(tiny(f"data.source={own}"), "classifier", CPU, init_from=ended.folder)
+        prepare(tiny(f"data.source={folder}"), "classifier", CPU, init_from=ended.folder)
 
 
-def test_a_pretrained_run_does_not_predict_and_says_what_to_do(config_path: Path, tmp_path: Path) -> None:
+def test_prediction_with_a_pretrained_run_is_refused_with_a_hint(config_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "p"
     made = imdb_tx("pretrain", "--config", config_path, "--run-dir", folder)
     assert f"--init-from {folder}" in made.stdout
@@ -158,8 +156,8 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
     expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
-    found = logits.logsumexp(1) - logits[:, 0]
-    torch.testing.assert_close(found, expected)
+    loss = logits.logsumexp(1) - logits[:, 0]
+    torch.testing.assert_close(loss, expected)
 
 
 def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() -> None:
@@ -190,7 +188,7 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
     torch.testing.assert_close(rounded, exact)
 
 
-def test_an_id_that_no_training_text_holds_has_an_embedding_too(tiny: Tiny) -> None:
+def test_an_id_absent_from_training_texts_has_an_embedding(tiny: Tiny) -> None:
     config = tiny()
     data = tokenize(config, ["train"])
     task = pretrain.make_task(config, data.splits, CPU, vocab_size=1000)
@@ -204,7 +202,7 @@ def test_special_ids_are_no_candidates() -> None:
     assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
 
 
-def test_what_is_counted_anew_is_not_kept_with_the_weights() -> None:
+def test_buffers_that_are_recomputed_are_not_saved_with_the_weights() -> None:
     model, _, _ = a_model()
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
 
@@ -236,7 +234,7 @@ def test_no_position_is_masked_more_often_than_others() -> None:
     assert shares.mean() == pytest.approx(0.15, abs=0.01)
 
 
-def test_one_token_at_least_is_masked_whichever_it_is() -> None:
+def test_at_least_one_token_is_masked_and_each_is_as_likely() -> None:
     model, ids, _ = a_model(mask_fraction=1e-9)
     draws = torch.stack([masked_positions(model, ids[:1, :8]) for _ in range(2000)])
     assert (draws.sum((1, 2)) == 1).all()
@@ -247,7 +245,7 @@ def test_one_token_at_least_is_masked_whichever_it_is() -> None:
     assert torch.equal(masked_positions(model, ids), first)
 
 
-def test_a_batch_without_a_token_to_mask_costs_nothing() -> None:
+def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     model, ids, _ = a_model()
     loss, _, num_masked = model(torch.full_like(ids[:2, :1], MASK_ID), ids[:2, :1] >= 0)
     assert num_masked == 0

@@ -17,7 +17,7 @@ from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.calibration import calibrate
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import Evaluation, Score, score
-from imdb_transformer.inference.linear import LinearModel, Ngrams, vectorizer, weighted
+from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.store import run
 from imdb_transformer.store.run import Weighting
 
@@ -88,7 +88,9 @@ def fit(
         scale = np.ones(len(ngrams), np.float32)
         parts = [naive_bayes_weights(counts, target) for target in targets]
     weights, intercepts = zip(*parts, strict=True)
-    return LinearModel(weighting, Ngrams(ngrams), scale, np.stack(weights), np.array(intercepts, np.float32))
+    return LinearModel(
+        weighting, NgramVocabulary(ngrams), scale, np.stack(weights), np.array(intercepts, np.float32)
+    )
 
 
 def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:

@@ -27,7 +27,7 @@ ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
 WORDS = r"\w+|[^\w\s]+"
 
 
-class Ngrams(NamedTuple):
+class NgramVocabulary(NamedTuple):
     """The n-grams of a model, in the order of its weights; a run keeps them in a file, one a line."""
 
     names: list[str]
@@ -61,7 +61,7 @@ class LinearModel:
     """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each."""
 
     weighting: Weighting
-    ngrams: Ngrams
+    ngrams: NgramVocabulary
     scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
     weights: NDArray[np.float32]  # (C or 1, F)
     intercept: NDArray[np.float32]  # (C or 1,)
@@ -74,7 +74,7 @@ class LinearModel:
     def load(cls, source: run.Run, folder: Path) -> Self:
         """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
         assert source.info.weighting is not None  # it is a linear run
-        ngrams = Ngrams.load(source.folder)
+        ngrams = NgramVocabulary.load(source.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
         tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
         size = (ngrams.vocab_size,)
