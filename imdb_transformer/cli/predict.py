@@ -191,10 +191,8 @@ def _predict_file(
 ) -> None:  # fmt: skip
     from tqdm import tqdm
 
-    from imdb_transformer.inference import (  # with pyarrow, which a single review does not need
-        restart,
-        tables,
-    )
+    # Here, with pyarrow, which a single review does not need.
+    from imdb_transformer.inference import restart, tables
 
     skip = (lambda what: print(f"skipped: {what}", file=sys.stderr)) if bad_rows == "skip" else None
     schema, parts = tables.open_reviews(input_file, column, skip=skip)

@@ -50,14 +50,14 @@ def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
         f"{name} from {values[0]:.3f} to {values[-1]:.3f} in {int(steps[-1]):,} steps"
         for name, (steps, values) in curves.items()
     )
-    return _curves(curves, "Training loss", "training loss", f"Training loss: {texts}.")
+    return _curves(curves, "Training loss", "training loss", f"Loss against step: {texts}.")
 
 
 def validations(by_run: Mapping[str, Metrics]) -> Drawing | None:
     """Validation accuracy of each run against the step; None if no run was validated."""
     curves = {name: curve for name, metrics in by_run.items() if (curve := _accuracy_curve(metrics))}
     texts = ", ".join(f"{name} {values.max():.2f}%" for name, (_, values) in curves.items())
-    description = f"The best validation accuracy: {texts}."
+    description = f"Accuracy against step; the best: {texts}."
     return _curves(curves, "Validation accuracy", "validation accuracy, %", description, marker="o")
 
 
@@ -152,7 +152,8 @@ def _curves(
     figure, axes = _axes("step", y)
     for colour, (name, curve) in zip(cycle(COLOURS), curves.items(), strict=False):
         axes.plot(*curve, color=colour, marker=marker, markersize=3, label=_short(name))
-    axes.legend(frameon=False)
+    if len(curves) > 1:
+        axes.legend(frameon=False)
     return _drawing(title, description, figure)
 
 
