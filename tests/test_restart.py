@@ -11,7 +11,7 @@ from imdb_transformer import hardware
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.restart import begun, parts_folder
+from imdb_transformer.inference.tables import claimed, parts_folder
 from tests.conftest import imdb_tx
 
 NUM_ROWS, PART = 50, 8
@@ -115,7 +115,7 @@ def test_resume_refuses_another_precision(
 def test_a_second_call_does_not_disturb_the_first(trained: Path, reviews: Path, tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = ["predict", "--run", trained, "--input", reviews, "--output", output]
-    with begun(output, {}, resume=False):
+    with claimed(output, {}, resume=False):
         before = sorted(path.name for path in parts_folder(output).iterdir())
         for option in ([], ["--resume"]):
             assert isinstance(imdb_tx(*command, *option).exception, RunError)

@@ -191,8 +191,7 @@ def _predict_file(
 ) -> None:  # fmt: skip
     from tqdm import tqdm
 
-    # Here, with pyarrow, which a single review does not need.
-    from imdb_transformer.inference import restart, tables
+    from imdb_transformer.inference import tables  # with pyarrow, which a single review does not need
 
     skip = (lambda what: print(f"skipped: {what}", file=sys.stderr)) if bad_rows == "skip" else None
     schema, parts = tables.open_reviews(input_file, column, skip=skip)
@@ -203,11 +202,11 @@ def _predict_file(
         return
     tables.check_output(output, schema)
     predictor = _load(paths)
-    call = restart.describe_call(predictor, paths, input_file, column, bad_rows)
+    call = tables.describe_call(predictor, paths, input_file, column, bad_rows)
     num_rows = 0
     with tqdm(unit=" reviews", file=terminal.beneath(sys.stderr), disable=None, dynamic_ncols=True) as bar:
         try:
-            for is_new, num_rows in restart.write_predictions(
+            for is_new, num_rows in tables.write_predictions(
                 predictor, parts, schema, column, output, call, resume=resume
             ):
                 bar.update(num_rows - bar.n)

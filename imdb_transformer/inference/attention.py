@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.inference.explanation import words_of
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import only_transformer
-from imdb_transformer.inference.words import words_of
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.windows import by_position
 

@@ -1,21 +1,26 @@
-"""Files of reviews in, files with predictions out, in bounded memory."""
+"""Files of reviews in, files with predictions out, in bounded memory; an interrupted one can be resumed."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import compute, csv, parquet
+from pyarrow import compute, csv, feather, parquet
 
-from imdb_transformer.data.reviews import in_chunks, lines_of
+from imdb_transformer import __version__
+from imdb_transformer.data.reviews import CHUNK_CHARACTERS, in_chunks, lines_of
 from imdb_transformer.data.tables import TABLE_SUFFIXES, check_lengths, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference.predictor import CHUNK, Prediction
-from imdb_transformer.store.files import whole_file
+from imdb_transformer.inference.predictor import CHUNK, Prediction, Predictor, identity_of
+from imdb_transformer.store.files import whole_file, write_whole
+from imdb_transformer.store.locks import locked
 
+CALL = "call.json"
 ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
 Skip = Callable[[str], None]
@@ -80,7 +85,7 @@ def check_output(path: Path, schema: pa.Schema) -> None:
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
             raise ConfigError(f"--output {path}: Parquet cannot hold it ({error}); write .jsonl.") from None
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    twice = [name for name, times in Counter(schema.names).items() if times > 1]
     if twice:
         raise ConfigError(
             f"--output {path}: the input has several columns {twice[0]!r}; name them differently."
@@ -131,3 +136,101 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
         options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
         with csv.CSVWriter(path, schema, write_options=options) as writer:
             yield writer.write_table
+
+
+def describe_call(
+    predictor: Predictor, paths: Sequence[Path], input_file: Path, column: str, bad_rows: str
+) -> dict[str, Any]:
+    """All that the predictions of a file depend on."""
+    status = input_file.stat()
+    return {
+        "input": [str(input_file.resolve()), status.st_size, status.st_mtime_ns],
+        "rows and characters a part": [CHUNK, CHUNK_CHARACTERS],
+        "text column": column,
+        "--bad-rows": bad_rows,
+        "run": [identity_of(path) for path in paths],
+        "precision": [model.precision for model in predictor.models],
+        "version of imdb-tx": __version__,
+    }
+
+
+def write_predictions(
+    predictor: Predictor, parts: Iterable[pa.Table], schema: pa.Schema, column: str, output: Path,
+    call: dict[str, Any], *, resume: bool,
+) -> Iterator[tuple[bool, int]]:  # fmt: skip
+    """Writes the tables of a file with their predictions to `output`.
+
+    The predictions of each part are saved as an Arrow file in a folder beside the output. When all parts are
+    done, the output is written from them and the folder is removed. With `resume`, parts that an earlier call
+    saved are not predicted again.
+
+    Yields after each part whether it was predicted now, and the number of rows done. Raises ConfigError if
+    the earlier call was another than `call`, RunError if it is still at work, and DataError if one of its
+    files is damaged.
+    """
+    folder, out = parts_folder(output), output_schema(schema)
+    num_rows = 0
+    with claimed(output, call, resume=resume) as num_saved:
+        for i, part in enumerate(parts):
+            if i >= num_saved:
+                predictions = list(predictor(part.column(column).to_pylist()))
+                with whole_file(_part(folder, i)) as temporary:
+                    table = with_predictions(part, predictions, out)
+                    feather.write_feather(table, temporary, compression="zstd")
+            num_rows += part.num_rows
+            yield i >= num_saved, num_rows
+        write_tables((_saved_table(path, out) for path in _saved_parts(folder)), out, output)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int]:
+    """Locks the folder of an output's parts and gives their number; without `resume` it deletes them first.
+
+    Raises ConfigError, RunError and DataError, see `write_predictions`.
+    """
+    folder = parts_folder(output)
+    folder.mkdir(exist_ok=True)
+    with locked(folder):
+        if resume and (folder / CALL).exists():
+            _check_same(call, output)
+        else:
+            for path in folder.iterdir():
+                path.unlink()
+            write_whole(folder / CALL, json.dumps(call, indent=1).encode())
+        yield len(list(_saved_parts(folder)))
+
+
+def parts_folder(output: Path) -> Path:
+    """The folder with the parts of an unfinished output."""
+    return output.with_name(f".{output.name}.parts")
+
+
+def _check_same(call: dict[str, Any], output: Path) -> None:
+    folder = parts_folder(output)
+    try:
+        earlier = dict(json.loads((folder / CALL).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
+    for key, value in call.items():
+        if earlier.get(key) != value:
+            raise ConfigError(
+                f"{output} was begun with other settings ({key}: {earlier.get(key)}, now {value}); "
+                "leave out --resume to start over."
+            )
+
+
+def _part(folder: Path, index: int) -> Path:
+    return folder / f"{index:06}.arrow"
+
+
+def _saved_parts(folder: Path) -> Iterator[Path]:
+    """In order, up to the first that is missing."""
+    return takewhile(Path.exists, (_part(folder, index) for index in count()))
+
+
+def _saved_table(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        return feather.read_table(path, memory_map=False).cast(schema)
+    except pa.ArrowException:
+        raise DataError(f"{path} is damaged; leave out --resume to start over.") from None
