@@ -14,6 +14,7 @@ from imdb_transformer import config_file
 from imdb_transformer.cli import app
 from imdb_transformer.config import Config
 from imdb_transformer.data import demo
+from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.store import run
 from imdb_transformer.store.files import sha256_of, write_json
 from tests.tiny import TINY_MODEL
@@ -72,10 +73,28 @@ def accept_config(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    """A finished run on `source`."""
+    """A finished run of a classifier on `source`. A test that alters it copies it first."""
     folder = tmp_path_factory.mktemp("trained")
     path = folder / "tiny.toml"
     path.write_text(f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n' + TINY_MODEL)
     result = imdb_tx("train", "--config", path, "--run-dir", folder / "run", "--set", "train.epochs=25")
     assert result.exit_code == 0, result.output
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def linear(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """A finished run of the linear model `nb` on the same reviews."""
+    folder = tmp_path_factory.mktemp("linear") / "nb"
+    make_baseline(folder, run.open_run(trained).config, "nb")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """A finished run of pretraining on the same reviews."""
+    folder = tmp_path_factory.mktemp("encoder") / "run"
+    command = ("pretrain", "--config", trained.parent / "tiny.toml", "--run-dir", folder)
+    result = imdb_tx(*command)
+    assert result.exit_code == 0, result.output
+    return folder

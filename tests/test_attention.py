@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,6 @@ import torch
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.attention import attention, weights_of
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention
@@ -70,11 +70,11 @@ def test_options_without_their_view_are_refused(options: tuple[object, ...]) -> 
     assert "--method goes with --explain" in str(refused.exception)
 
 
-def test_absent_layers_and_heads_are_refused(trained: Path, tmp_path: Path) -> None:
+def test_absent_layers_and_heads_are_refused(trained: Path, linear: Path, tmp_path: Path) -> None:
     for option in ("--layer", "--head"):
         refused = imdb_tx("predict", "--run", trained, "--attention", option, 9, TEXT)
         assert isinstance(refused.exception, ConfigError)
         assert f"no {option[2:]} 9" in str(refused.exception)
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    shutil.copytree(linear, tmp_path / "nb")
     refused = imdb_tx("predict", "--run", tmp_path / "nb", "--attention", TEXT)
     assert isinstance(refused.exception, RunError)

@@ -10,8 +10,6 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 from tests.test_report import TITLES
 
@@ -36,11 +34,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def pages(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(trained: Path, linear: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the page of `eval`, of `compare` and of `predict --explain --attention`."""
     folder = tmp_path_factory.mktemp("pages")
     shutil.copytree(trained, folder / "run")
-    make_baseline(folder / "nb", run.open_run(trained).config, "nb")
+    shutil.copytree(linear, folder / "nb")
     assert imdb_tx("eval", folder / "run").exit_code == 0
     compare = imdb_tx("compare", folder / "run", folder / "nb", "--html", folder / "compare.html")
     assert compare.exit_code == 0

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel
@@ -131,8 +131,8 @@ def test_explanations_as_text_json_and_html(trained: Path, tmp_path: Path) -> No
     assert "<b>" not in page.read_text()
 
 
-def test_explaining_a_linear_model_or_a_file_is_refused(trained: Path, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+def test_explaining_a_linear_model_or_a_file_is_refused(trained: Path, linear: Path, tmp_path: Path) -> None:
+    shutil.copytree(linear, tmp_path / "nb")
     refused = imdb_tx("predict", "--run", tmp_path / "nb", "--explain", "a film")
     assert isinstance(refused.exception, RunError)
     refused = imdb_tx("predict", "--run", trained, "--explain", "--input", tmp_path / "x.csv")

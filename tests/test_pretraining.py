@@ -30,10 +30,10 @@ def pretrained(config: Config, folder: Path, stop_after: int | None = None) -> r
     return train(config, folder, stop_after, kind="encoder")
 
 
-def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path) -> None:
-    config = config_file.load(
-        "demo.toml", [f"data.data_dir={tmp_path}", "train.epochs=2", "train.lr=5e-3", "model.dropout=0.0"]
-    )
+def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path, source: Path) -> None:
+    data = [f"data.source={source}", f"data.data_dir={tmp_path}"]
+    options = ["train.epochs=10", "train.lr=5e-3", "model.dropout=0.0"]
+    config = config_file.load("demo.toml", [*data, *options])
     lines = metrics.read(pretrained(config, tmp_path / "run").folder)
     first, last = (np.mean([line["masked_loss"] for line in part]) for part in (lines[:5], lines[-5:]))
     assert last < 0.8 * first
@@ -74,12 +74,11 @@ def test_held_out_reviews_are_not_among_the_unlabelled(tiny: Tiny, source: Path,
     assert data.splits["unsupervised"].report.num_reviews == 100
 
 
-def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -> None:
-    ended = pretrained(tiny(), tmp_path / "pretrained")
+def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:
     config = tiny("model.dropout=0.5", "tokenizer.max_length=32")
-    made = prepare(config, "classifier", CPU, init_from=ended.folder)
+    made = prepare(config, "classifier", CPU, init_from=encoder)
     started = loop.start(tmp_path / "run", made, CPU)
-    saved = load_file(ended.checkpoint("best") / "model.safetensors")
+    saved = load_file(run.open_run(encoder).checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
     names = [name for name in saved if name.startswith("encoder.")]
     assert names
@@ -94,19 +93,17 @@ def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, tmp_path: Path) -
         ("tokenizer.vocab_size=500", "tokenizer.vocab_size is 400, here it is 500"),
     ],
 )
-def test_another_tokenizer_or_size_is_refused(
-    tiny: Tiny, tmp_path: Path, override: str, message: str
-) -> None:
-    ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
+def test_another_tokenizer_or_size_is_refused(tiny: Tiny, encoder: Path, override: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
-        prepare(tiny(override), "classifier", CPU, init_from=ended.folder)
+        prepare(tiny(override), "classifier", CPU, init_from=encoder)
 
 
-def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(tiny: Tiny, tmp_path: Path) -> None:
-    ended = pretrained(tiny("train.epochs=1"), tmp_path / "pretrained")
-    made = prepare(tiny("data.validation=false"), "classifier", CPU, init_from=ended.folder)
+def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(
+    tiny: Tiny, encoder: Path, tmp_path: Path
+) -> None:
+    made = prepare(tiny("data.validation=false"), "classifier", CPU, init_from=encoder)
     started = loop.start(tmp_path / "run", made, CPU)
-    assert (started.folder / "tokenizer.json").read_bytes() == (ended.folder / "tokenizer.json").read_bytes()
+    assert (started.folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
     assert len(made.data.splits["train"].labels) == 200
 
 

@@ -55,16 +55,16 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_a_linear_models_page_has_errors_without_marks(trained: Path, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+def test_a_linear_models_page_has_errors_without_marks(linear: Path, tmp_path: Path) -> None:
+    shutil.copytree(linear, tmp_path / "nb")
     page = write_report(answer([tmp_path / "nb"]), {}).read_text()
     assert "<mark" not in page
     assert "Training loss" not in page
     assert "<b>ROC.</b>" in page
 
 
-def test_listed_errors_are_sorted_by_confidence(trained: Path, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+def test_listed_errors_are_sorted_by_confidence(linear: Path, tmp_path: Path) -> None:
+    shutil.copytree(linear, tmp_path / "nb")
     answered = answer([tmp_path / "nb"], "test")
     assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
     page = write_report(answered, {}).read_text()
@@ -109,18 +109,18 @@ def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path)
     assert str(tmp_path / "tfidf") in (copy / "report.html").read_text()
 
 
-def test_baselines_are_evaluated_in_the_same_data_folder(trained: Path, tmp_path: Path) -> None:
+def test_baselines_are_evaluated_in_the_same_data_folder(trained: Path, linear: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "runs" / "run"))
-    make_baseline(tmp_path / "runs" / "nb", run.open_run(trained).config, "nb")
+    shutil.copytree(linear, tmp_path / "runs" / "nb")
     elsewhere = tmp_path / "corpora"
     (beside,) = baselines_beside(folder, "test", data_dir=str(elsewhere)).values()
     assert any(elsewhere.glob("*/test.parquet"))
     assert beside.num_examples == 100
 
 
-def test_eval_shows_no_baselines_of_other_reviews(trained: Path, tmp_path: Path) -> None:
+def test_eval_shows_no_baselines_of_other_reviews(trained: Path, linear: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+    shutil.copytree(linear, tmp_path / "nb")
     assert len(baselines_beside(copy, "test")) == 1
     info = run.open_run(tmp_path / "nb").info
     write_json(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
@@ -138,8 +138,10 @@ def test_eval_shows_no_baseline_that_is_damaged_or_learnt_validation(trained: Pa
     assert imdb_tx("eval", copy).exit_code == 0
 
 
-def test_compare_writes_a_page_with_the_runs_curves_together(trained: Path, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "nb", run.open_run(trained).config, "nb")
+def test_compare_writes_a_page_with_the_runs_curves_together(
+    trained: Path, linear: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(linear, tmp_path / "nb")
     path = tmp_path / "compare.html"
     assert imdb_tx("compare", trained, tmp_path / "nb", "--html", path).exit_code == 0
     page = path.read_text()
