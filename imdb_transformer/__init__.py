@@ -1,27 +1,40 @@
-"""A command-line trainer of an encoder-only transformer with a max-pool head, from scratch, on reviews.
+"""A trainer of an encoder-only transformer with a max-pool head, from scratch, on reviews.
 
-`Predictor` answers from Python:
+From Python:
 
-    from imdb_transformer import Predictor
+    from imdb_transformer import Predictor, evaluate, load_config, train
 
-    predictor = Predictor.load("runs/base")
+    train(load_config("base.toml", ["train.seed=1"]), "runs/mine")
+    evaluate("runs/mine").accuracy
+    predictor = Predictor.load("runs/mine")
     predictor("I laughed, I cried.").label  # 'pos'
-    [found.probability for found in predictor(["one review", "another"])]
+    [prediction.probability for prediction in predictor(["one review", "another"])]
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from imdb_transformer.config_file import load as load_config
+    from imdb_transformer.evaluation.evaluate import evaluate
     from imdb_transformer.inference.predictor import Predictor
+    from imdb_transformer.training.train import pretrain, train
 
-__all__ = ["Predictor"]
+__all__ = ["Predictor", "evaluate", "load_config", "pretrain", "train"]
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Predictor": "inference.predictor.Predictor",
+    "evaluate": "evaluation.evaluate.evaluate",
+    "load_config": "config_file.load",
+    "pretrain": "training.train.pretrain",
+    "train": "training.train.train",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads torch only when someone asks for what needs it: `imdb-tx --help` answers at once."""
-    if name == "Predictor":
-        from imdb_transformer.inference.predictor import Predictor
-
-        return Predictor
+    """Imports torch only when someone asks for what needs it: `imdb-tx --help` answers at once."""
+    if name in _WHERE:
+        module, _, attribute = _WHERE[name].rpartition(".")
+        return getattr(import_module(f"{__name__}.{module}"), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Every knob, typed and frozen. Defaults live here; a config file says only what it means to say."""
+"""Every key of a config, typed and frozen. The defaults are those of `configs/base.toml`."""
 
 from typing import Annotated, Literal, Self
 
@@ -42,9 +42,9 @@ class TokenizerConfig(BaseModel):
     """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
     lowercase: bool = True
     """fold case before splitting"""
-    max_length: PositiveInt = 512
+    max_length: PositiveInt = 1024
     """ids kept of a review; a longer one is cut"""
-    tail_length: NaturalInt = 128
+    tail_length: NaturalInt = 256
     """of the ids kept of a cut review, how many are its last ones"""
 
     @model_validator(mode="after")
@@ -59,19 +59,19 @@ class ModelConfig(BaseModel):
 
     model_config = STRICT
 
-    width: Width = 256
+    width: Width = 128
     """D, of the residual stream"""
     num_layers: Width = 1
     """encoder blocks"""
-    num_heads: Width = 4
+    num_heads: Width = 2
     """H, attention heads"""
     head_width: Width = 64
     """K, of each head; any, not only width / num_heads"""
-    feedforward_width: Width = 1024
+    feedforward_width: Width = 512
     """F, between the two linear maps of a block"""
     attention: Literal["full", "windowed"] = "windowed"
     """every position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
-    radius: PositiveInt = 32
+    radius: PositiveInt = 16
     """r, of windowed attention"""
     positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
     """how the model knows where a token stands: `sinusoidal`, `rotary` or `none`"""
@@ -79,21 +79,21 @@ class ModelConfig(BaseModel):
     """layer norm after each residual sum (`post`: the 2017 paper) or before each sub-layer (`pre`)"""
     embedding_norm: bool = False
     """layer norm after the embedding sum"""
-    embedding_std: PositiveFloat = 1.0
+    embedding_std: PositiveFloat = 0.1
     """standard deviation of the token embedding's initial weights"""
     embedding_scale: bool = False
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
-    activation: Literal["relu", "gelu"] = "gelu"
+    activation: Literal["relu", "gelu"] = "relu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
     pooling: Literal["max", "mean"] = "max"
     """how positions become one vector: `max` or `mean`; padding is never seen"""
-    dropout: Fraction = 0.1
+    dropout: Fraction = 0.2
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
-    word_dropout: Fraction = 0.0
+    word_dropout: Fraction = 0.5
     """share of a review's tokens that a classifier's training leaves out, others each time"""
-    ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
+    ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 4_194_304
     """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
-    ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
     """of the bag's logits beside the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
     """one random number an `element`, or one a review and `channel` (cheaper on a CPU)"""
@@ -112,47 +112,35 @@ class TrainConfig(BaseModel):
 
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
-    epochs: Width = 5
+    epochs: Width = 6
     """passes over train"""
-    batch_tokens: PositiveInt = 8192
+    batch_tokens: PositiveInt = 16_384
     """tokens of a batch at most, padding included"""
-    accumulate: Width = 1
-    """batches a step"""
-    lr: PositiveFloat = 1e-3
+    lr: PositiveFloat = 8e-4
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`adamw`, or `muon` for the matrices of the encoder's blocks and AdamW for all else"""
     muon_lr_scale: PositiveFloat = 1.0
     """Muon's learning rate as a share of the other parameters'"""
-    muon_momentum: Fraction = 0.95
-    """Muon's decay of the mean gradient"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
-    warmup_steps: NaturalInt = 0
-    """steps of linear warm-up"""
-    warmup_fraction: Fraction = 0.0
-    """the same, as a share of all steps; give one of the two"""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """rate of each layer as a share of the rate of the layer above it, from the head down to the embedding"""
+    warmup_fraction: Fraction = 0.05
+    """share of all steps in which the rate rises in a line to its peak"""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decay of the weights (Loshchilov and Hutter 2019), not of biases and norms"""
-    beta1: Fraction = 0.9
-    """AdamW's decay of the mean gradient"""
     beta2: Fraction = 0.999
     """AdamW's decay of the mean squared gradient"""
-    adam_eps: PositiveFloat = 1e-8
-    """AdamW's addend in the denominator"""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
-    ema_decay: Fraction = 0.0
+    ema_decay: Fraction = 0.996
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
-    evals_per_epoch: Width = 4
+    evals_per_epoch: Width = 2
     """validations an epoch"""
     patience: NaturalInt = 0
     """validations without improvement before training stops; 0 never stops early"""
-    best_by: Literal["accuracy", "loss", "last"] = "accuracy"
+    best_by: Literal["accuracy", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """of activations; `auto` takes `bf16` where the hardware computes in it, else `fp32`. Weights are fp32"""
@@ -160,12 +148,6 @@ class TrainConfig(BaseModel):
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
     num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 takes every core"""
-
-    @model_validator(mode="after")
-    def _one_warmup(self) -> Self:
-        if self.warmup_steps and self.warmup_fraction:
-            raise ValueError("give warmup_steps or warmup_fraction, not both")
-        return self
 
     @model_validator(mode="after")
     def _patience_counts(self) -> Self:

@@ -1,27 +1,26 @@
-"""Several processes that train as one: who this is among them, and sums over all of them.
+"""Several processes that train as one: the rank of this one, and sums over all of them.
 
-torch.distributed does the work: `torchrun` starts the processes and tells each its rank, gloo (on CPUs) or
-NCCL (on GPUs) carries what they exchange. A process alone is a world of one, and exchanges nothing.
+`torchrun` starts the processes and tells each its rank; torch.distributed exchanges tensors between them, by
+gloo on CPUs and by NCCL on GPUs. A process alone is a world of size 1 and exchanges nothing.
 """
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
-from torch import nn
 
 from imdb_transformer.errors import ConfigError, RunError
 
 T = TypeVar("T")
-U = TypeVar("U")
 
-# Of a partner that is alive and silent: the first may be tokenizing, or asking teachers. One that is gone
-# breaks its connections, which is noticed at once.
+# How long to wait for a process that is alive: the first may be tokenizing, or asking teachers. A process
+# that dies breaks its connections, which the others notice at once.
 TIMEOUT = timedelta(hours=2)
 
 
@@ -31,58 +30,39 @@ class World(NamedTuple):
     rank: int = 0
     size: int = 1
     gpu: int = 0
-    """number of this process's own on its machine, where there are GPUs"""
+    """number of this process's GPU on its machine, where there are GPUs"""
 
     @property
     def is_first(self) -> bool:
         """Whether this one writes; the others only compute."""
         return self.rank == 0
 
-    def gathered(self, value: T) -> list[T]:
-        """Every process's value, in order of rank. Raises RunError where one is gone."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        with _partners():
-            dist.all_gather_object(values, value)
-        return values
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces tensors of one type by their sums over all processes, in a single exchange.
 
-    def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """`map`, with the items dealt out in turns; every process gets all results, in the items' order."""
-        own = list(items)
-        parts = self.gathered([function(item) for item in own[self.rank :: self.size]])
-        return [parts[i % self.size][i // self.size] for i in range(len(own))]
-
-    def in_turn(self, function: Callable[[], T]) -> T:
-        """What a function gives: called by the first process, then, when it is done, by the others.
-
-        So that what it writes is written once, and found.
+        Raises RunError where a process is gone.
         """
-        if self.is_first:
-            own = function()
-            self.wait()
-            return own
-        self.wait()
-        return function()
-
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Each parameter's gradient becomes the sum over all processes. Raises RunError where one is gone."""
         if self.size == 1:
             return
-        every = list(model.parameters())
-        used = [any(flags) for flags in zip(*self.gathered([p.grad is not None for p in every]), strict=True)]
-        parameters = [p for p, is_used in zip(every, used, strict=True) if is_used]
-        flat = torch.cat([
-            torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters
-        ])  # one exchange, not one a parameter  # fmt: skip
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
         with _partners():
             dist.all_reduce(flat)
-        for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = gradient.view_as(parameter)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def from_first(self, value: T) -> T:
+        """The first process's value. Raises RunError where a process is gone."""
+        if self.size == 1:
+            return value
+        values = [value]
+        with _partners():
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def wait(self) -> None:
-        """Returns when every process has come here. Raises RunError where one is gone."""
-        self.gathered(None)
+        """Returns when every process has called it. Raises RunError where one is gone."""
+        self.sum_([torch.zeros(1)])
 
 
 ALONE = World()
@@ -91,18 +71,21 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """The world that `torchrun` started this process in; a world of one without it."""
+    """The world that `torchrun` started this process in; a world of one without it. May be nested."""
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal():
         raise ConfigError(f"WORLD_SIZE is {size!r}, which is no number. {NOT_TORCHRUN}")
     if int(size) == 1:
         yield ALONE
         return
+    if dist.is_initialized():
+        yield World(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        return
     num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
     if gpu < num_gpus:
         torch.cuda.set_device(gpu)
-    # The first optimizer imports this, and its functions' defaults are the group that there is then: they
-    # would keep it, and gloo's threads, past the interpreter's end, where such a thread can abort.
+    # The first optimizer imports this module, whose functions take the group of that moment as a default.
+    # They would keep it, and gloo's threads, past the end of the interpreter, where such a thread can abort.
     importlib.import_module("torch.distributed.nn.functional")
     try:
         with _partners():

@@ -58,10 +58,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches
 from imdb_transformer.data.encoded import EncodedSplit, tokenize
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.training.classification import make_model
+from imdb_transformer.training.optimizers import ADAM_EPS, BETA1
 from imdb_transformer.training.plan import Batch, make_batch
+from imdb_transformer.training.prepare import make_classifier
 from imdb_transformer.training.step import make_learner, train_step
-from imdb_transformer.training.task import classification
 
 NUM_PARTS = 6
 PEER_MULTIPLE = 8  # of lengths: less padding than ours
@@ -142,11 +142,11 @@ def with_factors(config: Config, factors: dict[str, object]) -> Config:
 
 def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
     """What `imdb-tx train` does with a batch."""
-    learner = make_learner(make_model(config, vocab_size=vocab_size, num_classes=2).train(), config.train)
-    objective, lr = classification(config.train.label_smoothing), config.train.lr
+    model = make_classifier(config, vocab_size=vocab_size, num_classes=2).train()
+    learner = make_learner(model, config, "classifier", chosen.dtype)
 
     def step(batch: Batch) -> None:
-        train_step(learner, [batch], objective, config.train, chosen, step=0, lr=lr)
+        train_step(learner, batch, step=0, lr=config.train.lr)
 
     return step
 
@@ -165,7 +165,7 @@ def peer_step(model: nn.Module, config: Config, precision: str) -> Step:
     """A step of fused AdamW; `precision`: "fp32", bf16 by "autocast", or "cast" weights."""
     t = config.train
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=t.lr, betas=(t.beta1, t.beta2), eps=t.adam_eps, weight_decay=t.weight_decay,
+        model.parameters(), lr=t.lr, betas=(BETA1, t.beta2), eps=ADAM_EPS, weight_decay=t.weight_decay,
         fused=True,
     )  # fmt: skip
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import batch_plan, in_order, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
-from imdb_transformer.errors import ConfigError
 from imdb_transformer.training.plan import make_plan
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
@@ -64,25 +63,14 @@ def a_split() -> EncodedSplit:
     return EncodedSplit(np.zeros(0, np.uint16), np.append(0, np.cumsum(lengths)), np.zeros(500), report)
 
 
-def test_steps_take_all_batches_in_order_and_validations_are_spread_evenly_to_the_end() -> None:
-    options = {"batch_tokens": 4000, "epochs": 3, "accumulate": 4, "evals_per_epoch": 2}
+def test_epochs_follow_each_other_and_validations_are_spread_evenly_to_the_end() -> None:
+    options = {"batch_tokens": 4000, "epochs": 3, "evals_per_epoch": 2}
     plan = make_plan(Config(train=TrainConfig(**options)), a_split())  # type: ignore[arg-type]
-    assert plan.num_steps == -(-len(plan.batches) // 4)
-    steps = [plan.of_step(step) for step in range(plan.num_steps)]
-    assert {len(batches) for batches in steps[:-1]} == {4}
-    assert [batch for batches in steps for batch in batches] == plan.batches
+    assert [epoch for epoch, _ in plan.batches] == sorted(epoch for epoch, _ in plan.batches)
     evals = sorted(plan.eval_steps)
     assert len(evals) == 6
     assert evals[-1] == plan.num_steps
     assert np.diff([0, *evals]).tolist() == pytest.approx([plan.num_steps / 6] * 6, abs=1)
-
-
-def test_a_warm_up_may_take_all_steps_but_no_more() -> None:
-    split, train = a_split(), TrainConfig(epochs=1)
-    num_steps = make_plan(Config(train=train), split).num_steps
-    make_plan(Config(train=train.model_copy(update={"warmup_steps": num_steps})), split)
-    with pytest.raises(ConfigError, match=f"exceeds the training's {num_steps} steps"):
-        make_plan(Config(train=train.model_copy(update={"warmup_steps": num_steps + 1})), split)
 
 
 def test_each_epoch_has_every_review_once_in_different_batches() -> None:

@@ -20,7 +20,7 @@ from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store import run
-from imdb_transformer.training.classification import make_model
+from imdb_transformer.training.prepare import make_classifier
 from tests.conftest import imdb_tx
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -173,13 +173,13 @@ def num_parameters(model: nn.Module) -> int:
 
 
 def test_torchs_encoder_has_as_many_parameters_as_ours(model_config: Config) -> None:
-    ours = make_model(model_config, vocab_size=VOCAB_SIZE, num_classes=2)
+    ours = make_classifier(model_config, vocab_size=VOCAB_SIZE, num_classes=2)
     assert num_parameters(peers.make_peer("torch", model_config, VOCAB_SIZE)) == num_parameters(ours)
 
 
 def test_bert_has_ours_and_positions_token_types_and_a_pooler(model_config: Config) -> None:
     pytest.importorskip("transformers")
-    ours = make_model(model_config, vocab_size=VOCAB_SIZE, num_classes=2)
+    ours = make_classifier(model_config, vocab_size=VOCAB_SIZE, num_classes=2)
     width, length = model_config.model.width, model_config.tokenizer.max_length
     extra = length * width + 2 * width + width * (width + 1)
     assert num_parameters(peers.make_peer("transformers", model_config, VOCAB_SIZE)) == (
@@ -192,7 +192,7 @@ def test_modernberts_blocks_have_as_many_weights_as_ours_and_windows_in_all_of_t
     model = {"width": 128, "num_heads": 2, "feedforward_width": 512, "num_layers": 2, "radius": 16}
     config = Config.model_validate({"model": model})
     theirs = peers.modernbert(config, VOCAB_SIZE)
-    ours = make_model(config, vocab_size=VOCAB_SIZE, num_classes=2)
+    ours = make_classifier(config, vocab_size=VOCAB_SIZE, num_classes=2)
     layers: Any = theirs.model.layers
     assert num_parameters(layers) == pytest.approx(num_parameters(ours.encoder.blocks), rel=0.03)
     assert [layer.attn.sliding_window for layer in layers] == [17, 17]  # counted as in FlashAttention

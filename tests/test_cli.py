@@ -12,8 +12,9 @@ import pytest
 import typer
 
 from imdb_transformer import hardware
-from imdb_transformer.cli import app, launch
+from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.training import train
 from tests.conftest import imdb_tx
 from tests.test_archive import make_archive
 
@@ -105,12 +106,12 @@ def test_dry_run_counts_the_memory_of_n_grams_and_of_their_copy(config_path: Pat
 def test_shipped_models_have_a_dry_run_and_take_a_few_steps(
     command: str, name: str, source: Path, tmp_path: Path
 ) -> None:
-    sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1", "train.accumulate=3"]
+    sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1"]
     sets += [
         "train.evals_per_epoch=1",
         "tokenizer.max_length=16",
         "tokenizer.tail_length=0",
-        "train.batch_tokens=512",
+        "train.batch_tokens=1536",
     ]
     small = [word for item in sets for word in ("--set", item)]
     cost = json.loads(imdb_tx(command, "--config", name, *small, "--dry-run", "--json").stdout)
@@ -177,7 +178,7 @@ def test_a_training_releases_unused_memory_regularly(
     config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(launch, "STEPS_BETWEEN_RELEASES", 3)
+    monkeypatch.setattr(train, "STEPS_BETWEEN_RELEASES", 3)
     monkeypatch.setattr(hardware, "release_freed_memory", lambda: calls.append(1))
     ended = imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "run", "--json")
     assert len(calls) == json.loads(ended.stdout)["num_steps"] // 3 > 1

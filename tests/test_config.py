@@ -28,11 +28,15 @@ def test_every_shipped_config_loads_and_opens_with_its_command(path: Path) -> No
     assert re.search(rf"imdb-tx (train|pretrain) --config {path.name}", path.read_text())
 
 
+def test_the_defaults_are_those_of_base_toml() -> None:
+    assert config_file.load("base.toml") == Config()
+
+
 def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
     with pytest.raises(
-        ConfigError, match=r"train\.warmup_step in section \[train\].*mean train\.warmup_steps\?"
+        ConfigError, match=r"train\.warmup_fractio in section \[train\].*mean train\.warmup_fraction\?"
     ):
-        config_file.parse({"train": {"warmup_step": 1}}, origin="x")
+        config_file.parse({"train": {"warmup_fractio": 1}}, origin="x")
     with pytest.raises(
         ConfigError, match=r"train\.colour in section \[train\]\. Known: seed, epochs, .*num_threads"
     ):
@@ -54,10 +58,10 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("model.norm=side", "model.norm"),
         ("train=3", "section.key=value"),
         ("epochs", "section.key=value"),
-        ("tokenizer.tail_length=512", "below max_length"),
+        ("tokenizer.tail_length=1024", "below max_length"),
         ("model.head_width=7", "even"),
-        ("train.patience=3 train.best_by=last", 'best_by = "last"'),
-        ("train.patience=3 data.validation=false", "data.validation = false"),
+        ("train.patience=3", 'best_by = "last"'),
+        ("train.patience=3 train.best_by=loss data.validation=false", "data.validation = false"),
     ],
 )
 def test_wrong_value_is_refused_with_the_key_in_the_message(override: str, said: str) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from imdb_transformer.distributed import ALONE, World, joined
+from imdb_transformer.distributed import ALONE, joined
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.store import metrics, run
 from tests.tiny import TINY_MODEL
@@ -21,20 +22,26 @@ from tests.tiny import TINY_MODEL
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 PLAIN = [
     "model.dropout=0.0", "train.precision='fp32'", "train.num_threads=1", "model.attention='full'",
-    "train.accumulate=2", "train.ema_decay=0.9", "train.epochs=4",
-    # So large that a step is in proportion to the gradient: with a small one it is its sign, which is noise
-    # where the gradient is none, and hides how large it is.
-    "train.adam_eps=0.01", "train.clip_norm=0.5",
+    "train.ema_decay=0.9", "train.epochs=4", "train.clip_norm=0.5",
 ]  # fmt: skip
 
+# With so large an epsilon Adam's step is in proportion to the gradient. With a small one it is the gradient's
+# sign, which is noise where the gradient is zero, and hides how large it is.
+PROPORTIONAL = """
+from imdb_transformer.training import optimizers
+optimizers.ADAM_EPS = 0.01
+from imdb_transformer.cli import main
+main()
+"""
 
-def torchrun(num_processes: int, *arguments: object) -> list[str]:
+
+def torchrun(num_processes: int, *arguments: object, script: Path | None = None) -> list[str]:
     """A command by several processes; by one, which is quicker to start, without torchrun."""
+    program = ["-m", "imdb_transformer"] if script is None else [str(script)]
     if num_processes == 1:
-        return [sys.executable, "-m", "imdb_transformer", *map(str, arguments)]
+        return [sys.executable, *program, *map(str, arguments)]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    module = ["--nproc-per-node", str(num_processes), "-m", "imdb_transformer"]
-    return [*launcher, *module, *map(str, arguments)]
+    return [*launcher, "--nproc-per-node", str(num_processes), *program, *map(str, arguments)]
 
 
 def done(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -51,12 +58,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, source: Path) -> dict[int, Pa
     folder = tmp_path_factory.mktemp("distributed")
     config = folder / "tiny.toml"
     config.write_text(f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n' + TINY_MODEL)
+    script = folder / "proportional.py"
+    script.write_text(PROPORTIONAL)
     paths = {}
     for number in (1, 2, 3):
         path = folder / f"run-{number}"
-        ended = done(
-            torchrun(number, "train", "--config", config, "--run-dir", path, "--json", *sets(*PLAIN))
-        )
+        arguments = ("train", "--config", config, "--run-dir", path, "--json", *sets(*PLAIN))
+        ended = done(torchrun(number, *arguments, script=script))
         assert ended.returncode == 0, ended.stderr
         assert json.loads(ended.stdout)["run"] == str(path)  # one process speaks
         paths[number] = path
@@ -85,7 +93,7 @@ def assert_same_steps(alone: Path, together: Path) -> None:
 def test_a_process_may_have_nothing_to_do_in_a_step(runs: dict[int, Path], tmp_path: Path) -> None:
     """Batches of a single review, for two processes."""
     config = runs[1] / "config.toml"
-    overrides = sets("train.batch_tokens=1", "train.accumulate=1", "train.epochs=1", "train.lr=1e-3")
+    overrides = sets("train.batch_tokens=1", "train.epochs=1", "train.lr=1e-3")
     for number in (1, 2):
         command = torchrun(
             number, "train", "--config", config, "--run-dir", tmp_path / str(number), *overrides
@@ -175,22 +183,32 @@ def test_no_thread_of_the_world_outlives_it(tmp_path: Path) -> None:
 
 
 def test_a_process_alone_exchanges_nothing() -> None:
-    assert ALONE.gathered("x") == ["x"]
-    assert ALONE.map(lambda x: x + 1, [1, 2]) == [2, 3]
+    tensor = torch.ones(2)
+    ALONE.sum_([tensor])
+    ALONE.wait()
+    assert tensor.tolist() == [1.0, 1.0]
+    assert ALONE.from_first("x") == "x"
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_shares_are_put_together_in_order(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = list(range(7))
+SUMS = """
+import sys
+from pathlib import Path
+import torch
+from imdb_transformer.distributed import joined
+with joined() as world, joined() as nested:
+    assert nested == world
+    row, column = torch.full((2,), world.rank + 1.0), torch.full((3, 1), 10.0 * (world.rank + 1))
+    world.sum_([row, column])
+    assert row.tolist() == [6.0] * 2 and column.tolist() == [[60.0]] * 3
+    assert world.from_first(Path(str(world.rank))) == Path("0")
+"""
 
-    def gathered(self: World, value: list[int]) -> list[list[int]]:
-        parts = [[i * i for i in items[rank :: self.size]] for rank in range(self.size)]
-        assert parts[self.rank] == value
-        return parts
 
-    monkeypatch.setattr(World, "gathered", gathered)
-    for rank in range(size):
-        assert World(rank, size).map(lambda i: i * i, items) == [i * i for i in items]
+def test_tensors_are_summed_and_the_first_process_decides(tmp_path: Path) -> None:
+    script = tmp_path / "sums.py"
+    script.write_text(SUMS)
+    ended = done(torchrun(3, script=script))
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize(("size", "said"), [("2", "not by torchrun"), ("two", "no number")])

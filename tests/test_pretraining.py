@@ -15,11 +15,11 @@ from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.model import masked
 from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.store import metrics, run
-from imdb_transformer.training import loop, pretrain
+from imdb_transformer.training.objectives import masked as masked_objective
 from imdb_transformer.training.plan import Batch
-from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.prepare import make_masked_model, prepare
 from imdb_transformer.training.step import Learner, train_step
-from imdb_transformer.training.task import self_supervision
+from imdb_transformer.training.train import begin
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
@@ -40,7 +40,7 @@ def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path, source: Path) 
 
 
 def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny("train.ema_decay=0.9", "train.accumulate=2")
+    config = tiny("train.ema_decay=0.9")
     whole = pretrained(config, tmp_path / "whole")
     with pytest.raises(Interrupted, match="imdb-tx pretrain --resume"):
         pretrained(config, tmp_path / "parts", 5)
@@ -76,8 +76,8 @@ def test_held_out_reviews_are_not_among_the_unlabelled(tiny: Tiny, source: Path,
 
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:
     config = tiny("model.dropout=0.5", "tokenizer.max_length=32")
-    made = prepare(config, "classifier", CPU, init_from=encoder)
-    started = loop.start(tmp_path / "run", made, CPU)
+    begin(config, tmp_path / "run", "classifier", encoder, (), None, gpu=0)
+    started = run.open_run(tmp_path / "run")
     saved = load_file(run.open_run(encoder).checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
     names = [name for name in saved if name.startswith("encoder.")]
@@ -101,10 +101,10 @@ def test_another_tokenizer_or_size_is_refused(tiny: Tiny, encoder: Path, overrid
 def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(
     tiny: Tiny, encoder: Path, tmp_path: Path
 ) -> None:
-    made = prepare(tiny("data.validation=false"), "classifier", CPU, init_from=encoder)
-    started = loop.start(tmp_path / "run", made, CPU)
-    assert (started.folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
-    assert len(made.data.splits["train"].labels) == 200
+    folder = tmp_path / "run"
+    made = begin(tiny("data.validation=false"), folder, "classifier", encoder, (), None, gpu=0)
+    assert (folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
+    assert len(made.train.labels) == 200
 
 
 def test_an_encoder_that_was_trained_on_held_out_reviews_is_refused(
@@ -188,8 +188,8 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
 def test_an_id_absent_from_training_texts_has_an_embedding(tiny: Tiny) -> None:
     config = tiny()
     data = tokenize(config, ["train"])
-    task = pretrain.make_task(config, data.splits, CPU, vocab_size=1000)
-    assert task.model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
+    model = make_masked_model(config, data.splits["train"], vocab_size=1000)
+    assert model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
 
 
 def test_special_ids_are_no_candidates() -> None:
@@ -248,9 +248,11 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     assert num_masked == 0
     assert loss.item() == 0
     loss.backward()
-    learner = Learner(model, model, [torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])])
+    optimizer = torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])
+    config = Config(train=TrainConfig(ema_decay=0.0))
+    learner = Learner(model, model, [optimizer], config, "encoder", torch.float32)
     batch = Batch(torch.full((2, 1), MASK_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
-    taken = train_step(learner, [batch], self_supervision(0.15), TrainConfig(), CPU, step=0, lr=1e-3)
+    taken = train_step(learner, batch, step=0, lr=1e-3)
     assert taken.figures["masked_loss"] == 0
 
 
@@ -259,9 +261,12 @@ def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
         return torch.tensor(6.0), torch.tensor(2), 3
 
     batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
-    loss = self_supervision(0.2).loss(model, batch, torch.float32)  # type: ignore[arg-type]
-    assert loss.total.item() == pytest.approx(6 / 0.2)
-    assert loss.figures == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
+    config = Config(pretrain=PretrainConfig(mask_fraction=0.2))
+    figures = masked_objective(model, batch, config, torch.float32)  # type: ignore[arg-type]
+    loss, count = figures.pop("loss")
+    assert loss.item() == pytest.approx(6 / 0.2)
+    assert count == 20
+    assert figures == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
 
 
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:

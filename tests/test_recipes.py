@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
+from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.calibration import fit_temperature
@@ -105,7 +106,7 @@ def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
-    data = prepare(tiny(), "encoder", CPU).data
+    data = tokenize(tiny(), ["train", "unsupervised"])
     soft = np.tile(np.array([[0.6, 0.4], [0.05, 0.95]], np.float32), (50, 1))
     learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft)
     num_train = len(data.splits["train"].labels)

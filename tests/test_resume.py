@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer import hardware
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
@@ -15,13 +14,13 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.verify import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
-from imdb_transformer.training.prepare import prepare, prepare_again
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.stop import SIGNALS, StopRequest, stop_request
+from imdb_transformer.training.stop import SIGNALS, stop_request
+from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
 from tests.in_process import Tiny, train, weights
 
-RESUMED = ["model.word_dropout=0.2", "model.dropout=0.3", "train.ema_decay=0.9", "train.accumulate=2"]
+RESUMED = ["model.word_dropout=0.2", "model.dropout=0.3", "train.ema_decay=0.9"]
 
 
 @pytest.mark.parametrize("settings", [
@@ -44,7 +43,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     parts = train(config, tmp_path / "parts")
     assert weights(whole.folder) == weights(parts.folder)
     assert metrics.read(whole.folder) == metrics.read(parts.folder)
-    assert loop.result_of(whole).validation == loop.result_of(parts).validation
+    assert result_of(whole.folder).validation == result_of(parts.folder).validation
 
 
 def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
@@ -61,23 +60,22 @@ def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
             raise KeyboardInterrupt
         save_last(current, learner, counters)
 
-    chosen = hardware.choose(config.train)
-    made = prepare(config, "classifier", chosen)
-    killed_run = loop.start(tmp_path / "run", made, chosen)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop_after=1)
+    killed_run = run.open_run(tmp_path / "run")
     monkeypatch.setattr(checkpoints, "save_last", killed)
     with pytest.raises(KeyboardInterrupt):
-        list(loop.train(killed_run, made.task, chosen, StopRequest()))
+        train(config, killed_run.folder)
     monkeypatch.undo()
     ahead = checkpoint.read_meta(killed_run.checkpoint("best"), tokenizer_hash=killed_run.info.tokenizer_hash)
-    assert ahead.step > loop.result_of(killed_run).num_steps > 0
+    assert ahead.step > result_of(killed_run.folder).num_steps > 0
     shutil.copytree(killed_run.folder, tmp_path / "other")
 
     assert weights(train(config, killed_run.folder).folder) == weights(whole.folder)
 
-    other = run.open_run(tmp_path / "other")
-    task = prepare_again(other, chosen)._replace(validate=lambda _: Score(accuracy=0.0, loss=9.0))
-    list(loop.train(other, task, chosen, StopRequest()))
-    told = loop.result_of(other)
+    monkeypatch.setattr(loop, "validate", lambda *_: Score(accuracy=0.0, loss=9.0))
+    other = train(config, tmp_path / "other")
+    told = result_of(other.folder)
     best = checkpoint.read_meta(other.checkpoint("best"), tokenizer_hash=other.info.tokenizer_hash)
     assert told.best_step == best.step
     assert told.validation == checkpoints.counters_of(best).best
@@ -175,10 +173,8 @@ def test_a_damaged_last_never_becomes_the_checkpoint_before(tiny: Tiny, tmp_path
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=7)
     damage(tmp_path / "run", "last")
-    opened, chosen, stop = run.open_run(tmp_path / "run"), hardware.choose(tiny().train), StopRequest()
-    stop.signal = SIGNALS[0]
     with pytest.raises(Interrupted):
-        list(loop.train(opened, prepare_again(opened, chosen), chosen, stop, begin_from="previous"))
+        train(tiny(), tmp_path / "run" / "checkpoints" / "previous", stop_after=6)
     assert steps(tmp_path / "run") == (5, 6)
 
 

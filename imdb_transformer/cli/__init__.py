@@ -15,8 +15,9 @@ from imdb_transformer.cli import (  # noqa: F401  (importing adds the commands)
     eval,  # noqa: A004
     export,
     predict,
+    pretrain,
     tokenize,
-    training,
+    train,
     verify,
 )
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves

@@ -25,6 +25,8 @@ SetOption = Annotated[
 RunDirOption = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; by default a new one in runs/.")
 ]
+ResumeOption = Annotated[Path | None, typer.Option("--resume", help="Continue this run; takes no config.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; train nothing.")]
 SplitOption = Annotated[str, typer.Option(help="test, validation or train.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
 

@@ -11,8 +11,9 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.evaluation.baseline import Baseline
     from imdb_transformer.evaluation.scores import Score
     from imdb_transformer.training.estimate import Estimate
-    from imdb_transformer.training.loop import TrainingResult, Update
+    from imdb_transformer.training.loop import Update
     from imdb_transformer.training.seeds import SeedsSummary
+    from imdb_transformer.training.train import TrainingResult
 
 
 def corpus(stored: "Corpus", *, was_there: bool) -> str:

@@ -1,22 +1,23 @@
-"""What a run keeps: its counters, which score is best, and the checkpoints `best`, `last` and `previous`."""
+"""The state of a training on disk: its counters, which score is best, and the checkpoints of a run.
+
+Of several processes only the first writes.
+"""
 
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.errors import DivergedError, Interrupted, ResourceError, RunError
+from imdb_transformer.distributed import World
+from imdb_transformer.errors import ResourceError, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.files import recover_folder
 from imdb_transformer.training.step import Learner, load_state, training_state
-
-STEPS_BETWEEN_WRITES = 20  # of metrics
 
 
 class Counters(BaseModel):
@@ -31,6 +32,15 @@ class Counters(BaseModel):
     num_tokens: int = 0
     step_seconds: float = 0.0
     train_seconds: float = 0.0
+
+    def after_step(self, num_tokens: int, step_seconds: float, train_seconds: float) -> "Counters":
+        """The counters after one more step."""
+        return self.model_copy(update={
+            "step": self.step + 1,
+            "num_tokens": self.num_tokens + num_tokens,
+            "step_seconds": self.step_seconds + step_seconds,
+            "train_seconds": train_seconds,
+        })  # fmt: skip
 
 
 def judged(best_by: str, counters: Counters, validation: Score | None) -> Counters:
@@ -54,82 +64,32 @@ def judged(best_by: str, counters: Counters, validation: Score | None) -> Counte
 
 
 def out_of_patience(config: Config, counters: Counters) -> bool:
+    """Whether `train.patience` validations have passed without improvement."""
     return 0 < config.train.patience <= counters.num_evals_since_best
 
 
-class Keeper:
-    """Writes what a training run keeps: metrics a few lines at a time, checkpoints, its status.
+def mark(current: run.Run, status: run.Status, world: World) -> None:
+    """Writes how far the run has come."""
+    if world.is_first:
+        current.with_status(status)
 
-    Of several processes only the first writes.
-    """
 
-    def __init__(self, current: run.Run, learner: Learner, writes: bool) -> None:
-        self.current, self.learner, self.writes = current, learner, writes
-        self.lines: list[dict[str, Any]] = []
-        self.saved_step = -1
+def write_metrics(current: run.Run, lines: list[dict[str, Any]], world: World) -> None:
+    """Appends the lines to the run's metrics, and empties the list."""
+    if world.is_first and lines:
+        metrics.append(current.folder, lines)
+    lines.clear()
 
-    def log(self, line: dict[str, Any]) -> None:
-        """Takes a line of metrics."""
-        self.lines.append(line)
-        if len(self.lines) >= STEPS_BETWEEN_WRITES:
-            self._flush()
 
-    def keep(self, counters: Counters) -> None:
-        """Writes the state after a step: metrics, then `best` if it is that, then `last`.
-
-        A state that is written already is not written again: `previous` would become the same step as `last`.
-        """
-        self._flush()
-        if not self.writes or counters.step == self.saved_step:
-            return
+def save(
+    current: run.Run, learner: Learner, counters: Counters, lines: list[dict[str, Any]], world: World
+) -> None:
+    """Writes the state after a step: lines of metrics, then `best` if this step is the best, then `last`."""
+    write_metrics(current, lines, world)
+    if world.is_first:
         if counters.best_step == counters.step:
-            save_best(self.current, self.learner, counters)
-        save_last(self.current, self.learner, counters)
-        self.saved_step = counters.step
-
-    def mark(self, status: run.Status) -> None:
-        """Writes how far the run has come."""
-        self._flush()
-        if self.writes:
-            self.current.with_status(status)
-
-    def diverged(self, step: int, message: str) -> DivergedError:
-        """Writes that training diverged in a step; the error to raise."""
-        self.log({"step": step, "diverged": message})
-        self.mark("diverged")
-        return DivergedError(
-            f"Training diverged: {message}. The last good checkpoint is {self.current.checkpoint('last')}. "
-            "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
-        )
-
-    def interrupted(self, counters: Counters, num_steps: int, number: signal.Signals) -> Interrupted:
-        """Writes the state after a step, at which training was asked to stop; the error to raise."""
-        self.keep(counters)
-        self.mark("interrupted")
-        command = run.COMMANDS[self.current.info.kind]
-        return Interrupted(
-            f"{number.name}: stopped after step {counters.step} of {num_steps}, and saved. "
-            f"Continue with: imdb-tx {command} --resume {self.current.folder}",
-            exit_code=128 + number,
-        )
-
-    def _flush(self) -> None:
-        if self.writes and self.lines:
-            metrics.append(self.current.folder, self.lines)
-        self.lines.clear()
-
-
-def repair(current: run.Run) -> None:
-    """Finishes or undoes the renames that a kill came between."""
-    recover_folder(current.checkpoints / "best")
-    recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
-
-
-def settle_on_previous(current: run.Run) -> None:
-    """Makes `previous` the `last`: training goes on from there, and the next save needs a state before it."""
-    if (current.checkpoints / run.PREVIOUS).exists():
-        shutil.rmtree(current.checkpoints / run.LAST)
-        repair(current)
+            save_best(current, learner, counters)
+        save_last(current, learner, counters)
 
 
 def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
@@ -155,7 +115,35 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
     )
 
 
-def load_checkpoint(current: run.Run, name: Literal["last", "previous"], learner: Learner) -> Counters:
+def resume(current: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
+    """Puts the learner where a checkpoint was saved, after undoing a write that was killed; its counters."""
+    if world.is_first:
+        check_space(current.folder, learner)
+        repair(current)
+    world.wait()
+    counters = load_checkpoint(current, name, learner)
+    world.wait()  # all have read before the first one writes
+    if world.is_first:
+        if name == run.PREVIOUS:
+            settle_on_previous(current)
+        metrics.drop_after(current.folder, counters.step)
+    return counters
+
+
+def repair(current: run.Run) -> None:
+    """Finishes or undoes the renames that a kill came between."""
+    recover_folder(current.checkpoints / "best")
+    recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
+
+
+def settle_on_previous(current: run.Run) -> None:
+    """Makes `previous` the `last`: training goes on from there, and the next save needs a state before it."""
+    if (current.checkpoints / run.PREVIOUS).exists():
+        shutil.rmtree(current.checkpoints / run.LAST)
+        repair(current)
+
+
+def load_checkpoint(current: run.Run, name: run.CheckpointName, learner: Learner) -> Counters:
     """Puts the learner where a checkpoint was saved, and gives its counters.
 
     Where somebody removed a damaged `last`, what was `previous` has its name now, and is meant by both names.

@@ -18,12 +18,12 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from imdb_transformer.config import Config
 from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import num_moments
 from imdb_transformer.training.plan import Batch, gather, make_plan
-from imdb_transformer.training.task import Task
+from imdb_transformer.training.prepare import Prepared
 
 NUM_TIMED = 3
 # For each token of a batch: the gaps that batches of other sizes leave, and the products compiled for them.
@@ -50,20 +50,21 @@ class Estimate(BaseModel):
     """forward and backward passes, and validations; an optimiser's own share is small"""
 
 
-def estimate(config: Config, task: Task, hardware: Hardware, *, num_validation_tokens: int) -> Estimate:
-    """The cost on this machine of training a task by `config`, whose model is spent on it."""
-    train, model = task.train, task.model
+def estimate(prepared: Prepared) -> Estimate:
+    """The cost of a training on this machine; the model is of no use afterwards."""
+    config, hardware, train, model = prepared.config, prepared.hardware, prepared.train, prepared.model
+    validation = prepared.validation
     plan = make_plan(config, train)
     sizes = [_padded(train.lengths[indices]) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
     batch = gather(train, typical, hardware)
-    flops = _flops(partial(_learn, task, batch, hardware))  # which also warms up
-    seconds = _seconds(partial(_learn, task, batch, hardware), hardware)
-    answer_seconds = _seconds(partial(_answer, task, batch, hardware), hardware) if task.validate else 0.0
-    activations = _activation_bytes(task, gather(train, largest, hardware), hardware)
+    flops = _flops(partial(_learn, prepared, batch))  # which also warms up
+    seconds = _seconds(partial(_learn, prepared, batch), hardware)
+    answer_seconds = _seconds(partial(_predict, prepared, batch), hardware) if validation else 0.0
+    activations = _activation_bytes(prepared, gather(train, largest, hardware))
     share = sum(sizes) / _padded(train.lengths[typical])
-    num_validated = len(plan.eval_steps) * num_validation_tokens
+    num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)
     models = 1 + bool(config.train.ema_decay)
     learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
@@ -102,16 +103,17 @@ def _padded(lengths: Any) -> int:
     return len(lengths) * -(-int(lengths.max()) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
-def _learn(task: Task, batch: Batch, hardware: Hardware) -> None:
+def _learn(prepared: Prepared, batch: Batch) -> None:
     """A forward and a backward pass in training."""
-    loss = task.objective.loss(task.model.train(), batch, hardware.dtype).total
-    (loss / task.objective.num_units(batch)).backward()
+    objective, model = OBJECTIVES[prepared.kind], prepared.model.train()
+    loss, count = objective(model, batch, prepared.config, prepared.hardware.dtype)["loss"]
+    (loss / count).backward()
 
 
 @torch.inference_mode()
-def _answer(task: Task, batch: Batch, hardware: Hardware) -> None:
+def _predict(prepared: Prepared, batch: Batch) -> None:
     """A forward pass as validation does it: no word is dropped."""
-    task.model.eval()(batch.ids, batch.mask, hardware.dtype)
+    prepared.model.eval()(batch.ids, batch.mask, prepared.hardware.dtype)
 
 
 def _seconds(work: Callable[[], None], hardware: Hardware) -> float:
@@ -144,7 +146,7 @@ def _peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:
+def _activation_bytes(prepared: Prepared, batch: Batch) -> int:
     """Bytes that a forward pass keeps for the backward pass, each storage counted once."""
     storages: dict[int, int] = {}
 
@@ -154,6 +156,6 @@ def _activation_bytes(task: Task, batch: Batch, hardware: Hardware) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _learn(task, batch, hardware)
-    own = {parameter.untyped_storage().data_ptr() for parameter in task.model.parameters()}
-    return sum(size for pointer, size in storages.items() if pointer not in own)
+        _learn(prepared, batch)
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in prepared.model.parameters()}
+    return sum(size for pointer, size in storages.items() if pointer not in parameters)

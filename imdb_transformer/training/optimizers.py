@@ -1,6 +1,6 @@
-"""What updates the parameters: AdamW, and Muon for the encoder's matrices where the config asks for it."""
+"""What updates the parameters: AdamW, or Muon for the matrices of the blocks; and the learning rate."""
 
-from typing import Any
+import math
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,27 @@ MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
     Muon: ("momentum_buffer",),
 }
 """What an optimiser keeps of each parameter, in its shape"""
+BETA1 = 0.9  # AdamW's decay of the mean gradient
+ADAM_EPS = 1e-8
+MUON_MOMENTUM = 0.95
+
+
+def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
+    """The rate of step `step` (from 0) of `num_steps`: up in a line to `lr`, then as `schedule` says.
+
+    `inverse_sqrt` is Vaswani et al. 2017, equation 3, with its peak at `lr`.
+    """
+    warmup = round(config.warmup_fraction * num_steps)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, num_steps - warmup)
+    factor = {
+        "linear": 1 - done,
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+        "inverse_sqrt": math.sqrt(max(1, warmup) / (step + 1)),
+        "constant": 1.0,
+    }
+    return config.lr * factor[config.schedule]
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
@@ -22,16 +43,19 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     momentum made orthogonal (Jordan et al. 2024), scaled to the size that AdamW's would have (Liu et al.
     2025, "Muon is scalable for LLM training", 2.2).
     """
-    matrices = {name for name, parameter in model.named_parameters() if _is_muons(name, parameter, config)}
-    rest = {name for name, _ in model.named_parameters()} - matrices
-    optimizers: list[Optimizer] = [AdamW(
-        parameter_groups(model, config, rest), lr=config.lr, betas=(config.beta1, config.beta2),
-        eps=config.adam_eps, fused=True,
-    )]  # fmt: skip
-    if matrices:
-        groups = parameter_groups(model, config, matrices, lr_scale=config.muon_lr_scale)
-        optimizers.append(Muon(groups, lr=config.lr, momentum=config.muon_momentum,
-                               adjust_lr_fn="match_rms_adamw"))  # fmt: skip
+    muons = [p for name, p in model.named_parameters() if _is_muons(name, p, config)]
+    others = [p for name, p in model.named_parameters() if not _is_muons(name, p, config)]
+    decay = config.weight_decay
+    vectors = [p for p in others if p.ndim < 2]  # biases and layer norms, which do not decay
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "lr_scale": 1.0, "weight_decay": decay},
+        {"params": vectors, "lr_scale": 1.0, "weight_decay": 0.0},
+    ]
+    adamw = AdamW(groups, lr=config.lr, betas=(BETA1, config.beta2), eps=ADAM_EPS, fused=True)
+    optimizers: list[Optimizer] = [adamw]
+    if muons:
+        groups = [{"params": muons, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
+        optimizers.append(Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"))
     for optimizer in optimizers:  # as the first step would, so that step 0 can be saved
         for parameter in _parameters(optimizer):
             optimizer.state[parameter] = {
@@ -40,26 +64,6 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
             if isinstance(optimizer, AdamW):
                 optimizer.state[parameter]["step"] = torch.tensor(0.0, device=parameter.device)
     return optimizers
-
-
-def parameter_groups(
-    model: nn.Module, config: TrainConfig, names: set[str], *, lr_scale: float = 1.0
-) -> list[dict[str, Any]]:
-    """Each of the named parameters in one group: matrices decay; biases and layer norms, vectors, do not.
-
-    `lr_scale` is what the group's rate is multiplied by: that of the call, and `layer_decay` once for each
-    layer below the head (ULMFiT: Howard and Ruder 2018, 3.2; ELECTRA: Clark et al. 2020, appendix A.2).
-    """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if name in names:
-            scale = lr_scale * config.layer_decay ** _layers_above(name, len(model.encoder.blocks))  # type: ignore[union-attr,arg-type]
-            decay = config.weight_decay if parameter.ndim >= 2 else 0.0
-            groups.setdefault((scale, decay), []).append(parameter)
-    return [
-        {"params": parameters, "lr_scale": scale, "weight_decay": decay}
-        for (scale, decay), parameters in groups.items()
-    ]
 
 
 def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
@@ -87,11 +91,3 @@ def _is_muons(name: str, parameter: Tensor, config: TrainConfig) -> bool:
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _layers_above(name: str, num_blocks: int) -> int:
-    """How many layers stand between a parameter and the output: 0 for the head and the final norm."""
-    parts = name.split(".")
-    if parts[:2] == ["encoder", "embedding"]:
-        return num_blocks + 1
-    return num_blocks - int(parts[2]) if parts[:2] == ["encoder", "blocks"] else 0

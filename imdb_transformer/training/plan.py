@@ -3,7 +3,6 @@
 Shapes: B batch, L length, C classes.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.batches import PADDING_MULTIPLE, EncodedReview, batch_plan, pad
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
-from imdb_transformer.distributed import ALONE, World
-from imdb_transformer.errors import ConfigError
 from imdb_transformer.hardware import Hardware
 
 Indices = NDArray[np.int64]
@@ -33,24 +30,19 @@ class Batch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Every batch of every epoch, and the steps after which to validate."""
+    """The batch of every step of every epoch, and the steps after which to validate."""
 
     batches: list[tuple[int, Indices]]  # (epoch, indices of reviews)
-    accumulate: int
     eval_steps: frozenset[int]
 
     @property
     def num_steps(self) -> int:
         """Optimiser steps of the whole training."""
-        return math.ceil(len(self.batches) / self.accumulate)
-
-    def of_step(self, step: int) -> list[tuple[int, Indices]]:
-        """The batches of one step."""
-        return self.batches[step * self.accumulate : (step + 1) * self.accumulate]
+        return len(self.batches)
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:
-    """The plan of a training; it ends with a validation. Raises ConfigError for too long a warm-up."""
+    """The plan of a training; it ends with a validation."""
     options = config.train
     batches = [
         (epoch, indices)
@@ -62,24 +54,20 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
             epoch=epoch,
         )
     ]
-    plan = Plan(batches, options.accumulate, frozenset())
-    if options.warmup_steps > plan.num_steps:
-        raise ConfigError(
-            f"train.warmup_steps ({options.warmup_steps:,}) exceeds the training's {plan.num_steps:,} steps; "
-            "lower it, or give train.warmup_fraction instead."
-        )
     num_evals = options.epochs * options.evals_per_epoch
-    eval_steps = {max(1, round(plan.num_steps * i / num_evals)) for i in range(1, num_evals + 1)}
-    return plan._replace(eval_steps=frozenset(eval_steps))
+    eval_steps = {max(1, round(len(batches) * i / num_evals)) for i in range(1, num_evals + 1)}
+    return Plan(batches, frozenset(eval_steps))
 
 
-def gather(split: EncodedSplit, indices: Indices, hardware: Hardware, world: World = ALONE) -> Batch:
-    """The reviews with these indices, or of several processes this one's share, as a batch on the device.
+def gather(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
+    """The reviews with these indices as a batch on the device.
 
-    They are dealt out in turns, so that every process has like lengths; the last may have none.
+    Without any index the batch is the first review, and `num_tokens` is 0: a process that has no review in a
+    step adds zeros to the sums of the others.
     """
-    own = indices[world.rank :: world.size]
-    return make_batch([split.review(i) for i in own], split.labels[own], hardware.device)
+    rows = indices if len(indices) else np.zeros(1, np.int64)
+    batch = make_batch([split.review(i) for i in rows], split.labels[rows], hardware.device)
+    return batch if len(indices) else batch._replace(num_tokens=0)
 
 
 def make_batch(

@@ -1,64 +1,75 @@
-"""From a config, or from a run that goes on, to the task that the loop trains."""
+"""From a config, or from a run that continues, to a model and the reviews that it is trained on."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.data.encoded import PRETRAINING_SPLITS, EncodedSplit, TokenizedCorpus
+from imdb_transformer.data.corpus import Corpus
+from imdb_transformer.data.encoded import PRETRAINING_SPLITS, EncodedSplit, TokenizedCorpus, joined
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import tokenizer_of
+from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.store import run
-from imdb_transformer.training import classification, distillation, pretrain, starting_weights
-from imdb_transformer.training.task import Task
+from imdb_transformer.training import distillation, starting_weights
 
 SoftLabels = NDArray[np.float32] | None
 
 
 class Prepared(NamedTuple):
-    """All that a new run starts with."""
+    """A model that is ready to train, what it learns from, and what a run keeps beside it."""
 
     config: Config
     kind: run.Kind
-    data: TokenizedCorpus
+    hardware: Hardware
+    corpus: Corpus
+    tokenizer: Tokenizer
     soft_labels: SoftLabels
-    task: Task
+    train: EncodedSplit
+    validation: EncodedSplit | None
+    model: nn.Module
 
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
     teachers: Sequence[Path] = (), soft_labels: SoftLabels = None,
 ) -> Prepared:  # fmt: skip
-    """Corpus, tokenizer, encoded splits, what the teachers say, and the task of a new run.
+    """The reviews of a config and a model for them: with an encoder's weights, and with its n-grams fitted.
 
-    An encoder to start from brings its tokenizer along. `soft_labels`: what these teachers said of the same
-    reviews to another run; without them they are asked. Raises RunError where the encoder does not fit the
-    config, or where it or a teacher is not finished or may have seen what this run holds out.
+    An encoder to start from (`init_from`) brings its tokenizer along. `soft_labels`: what these teachers said
+    of the same reviews to another run; without them they are asked. Raises RunError where the encoder does
+    not fit the config, or where it or a teacher is not finished or may have seen what this run holds out.
     """
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
         starting_weights.check_finished(path)
     tokenizer = starting_weights.tokenizer_of_origin(init_from, config) if init_from else None
-    data = encoded.tokenize(config, _reads(config, kind, bool(teachers)), tokenizer)
+    data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
-    soft = soft_labels
-    if teachers and soft is None:
-        soft = distillation.soft_labels(teachers, config, data.corpus)
-    classes = data.corpus.manifest.classes
-    task = _task(config, kind, data.splits, soft, hardware, data.tokenizer.vocab_size, len(classes))
+    if teachers and soft_labels is None:
+        soft_labels = distillation.soft_labels(teachers, config, data.corpus)
+    prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
-        starting_weights.load_encoder(task.model, init_from)
-    return Prepared(config, kind, data, soft, task)
+        starting_weights.load_encoder(prepared.model, init_from)
+    starting_weights.fit_ngrams(prepared.model, data.splits["train"])
+    return prepared
 
 
-def prepare_again(current: run.Run, hardware: Hardware) -> Task:
-    """The task of a run that goes on, with its own tokenizer. Raises RunError if its reviews changed."""
+def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
+    """The same for a run that continues, whose weights are in its checkpoints.
+
+    Raises RunError if its reviews have changed.
+    """
     config, info = current.config, current.info
     stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
@@ -66,24 +77,47 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Task:
             f"{current.folder} was begun on other reviews than those of {config.data.source} today."
         )
     soft = run.soft_labels_of(current)
-    reads = _reads(config, info.kind, soft is not None)
-    splits = encoded.encode(config.data, stored, tokenizer_of(current), reads)
-    return _task(config, info.kind, splits, soft, hardware, info.vocab_size, len(info.classes))
+    tokenizer = tokenizer_of(current)
+    splits = encoded.encode(config.data, stored, tokenizer, _splits_read(config, info.kind, soft is not None))
+    data = TokenizedCorpus(stored, tokenizer, splits)
+    return _prepared(config, info.kind, hardware, data, soft)
 
 
-def _reads(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
+def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
+    """A classifier with its initial weights, which are a function of the seed."""
+    torch.manual_seed(config.train.seed)
+    return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes)
+
+
+def make_masked_model(config: Config, text: EncodedSplit, *, vocab_size: int) -> MaskedLanguageModel:
+    """A model for pretraining with its initial weights, a function of the seed and of how often ids occur."""
+    counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
+    torch.manual_seed(config.train.seed)
+    return MaskedLanguageModel(
+        config.model, config.pretrain, mask_id=MASK_ID, special_ids=(PAD_ID, MASK_ID), counts=counts
+    )
+
+
+def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
     if kind == "encoder":
         return PRETRAINING_SPLITS
     return (*encoded.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
 
 
-def _task(
-    config: Config, kind: run.Kind, splits: dict[str, EncodedSplit], soft: SoftLabels, hardware: Hardware,
-    vocab_size: int, num_classes: int,
-) -> Task:  # fmt: skip
+def _prepared(
+    config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
+) -> Prepared:
+    """An encoder learns the text of all splits; nothing is held out to judge it by."""
+    model: nn.Module
+    splits, vocab_size, validation = data.splits, data.tokenizer.vocab_size, None
     if kind == "encoder":
-        return pretrain.make_task(config, splits, hardware, vocab_size=vocab_size)
-    if soft is not None:
-        learnt = distillation.with_soft_labels(splits["train"], splits["unsupervised"], soft)
-        splits = {**splits, "train": learnt}
-    return classification.make_task(config, splits, hardware, vocab_size=vocab_size, num_classes=num_classes)
+        train = joined(list(splits.values()))
+        model = make_masked_model(config, train, vocab_size=vocab_size)
+    else:
+        train, validation = splits["train"], splits.get("validation")
+        if soft is not None:
+            train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
+        num_classes = len(data.corpus.manifest.classes)
+        model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)
+    model = model.to(hardware.device)
+    return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)

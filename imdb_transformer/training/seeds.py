@@ -1,14 +1,17 @@
-"""A recipe over several seeds: mean, spread and each run."""
+"""A recipe over several seeds: a run each, and their mean and spread."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
+from imdb_transformer.config import Config
+from imdb_transformer.errors import RunError
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
-from imdb_transformer.training.loop import TrainingResult
+from imdb_transformer.training.loop import Update
+from imdb_transformer.training.train import TrainingResult, training_steps
 
 
 class Spread(BaseModel):
@@ -40,6 +43,31 @@ class SeedsSummary(BaseModel):
     """median"""
     tokens_per_second: float
     """median"""
+
+
+def seed_trainings(
+    config: Config,
+    base: Path,
+    num_seeds: int,
+    *,
+    init_from: Path | None = None,
+    teachers: Sequence[Path] = (),
+) -> Iterator[tuple[Path, Iterator[Update]]]:
+    """The folder of each seed's run, BASE-seed-N, and its steps; take all of them before the next.
+
+    Runs that an interrupted earlier call began continue. The teachers are asked once.
+    """
+    if not base.name:
+        raise RunError(f"--run-dir {base}: with --seeds the runs' names begin with it; name one.")
+    soft_labels = None
+    for seed in range(config.train.seed, config.train.seed + num_seeds):
+        seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+        folder = base.with_name(f"{base.name}-seed-{seed}")
+        yield folder, training_steps(
+            seeded, folder, "classifier", init_from=init_from, teachers=teachers, soft_labels=soft_labels,
+            resume=True,
+        )  # fmt: skip
+        soft_labels = run.soft_labels_of(run.open_run(folder))
 
 
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:

@@ -3,20 +3,19 @@
 import copy
 import math
 from collections.abc import Mapping
-from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from imdb_transformer.config import TrainConfig
+from imdb_transformer.config import Config
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
-from imdb_transformer.hardware import Hardware
+from imdb_transformer.store.run import Kind
+from imdb_transformer.training.objectives import OBJECTIVES, Figures
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch
-from imdb_transformer.training.task import BatchLoss, Objective
 
 
 class Learner(NamedTuple):
@@ -25,85 +24,88 @@ class Learner(NamedTuple):
     model: nn.Module
     averaged: nn.Module
     optimizers: list[torch.optim.Optimizer]
+    config: Config
+    kind: Kind
+    dtype: torch.dtype  # of activations
 
 
 class StepResult(NamedTuple):
-    """What a step saw, before its update."""
+    """The figures of a step's batch, before the update; of all processes together."""
 
     loss: float
     figures: dict[str, float]
     gradient_norm: float
     num_tokens: int
+    stop: bool
+    """whether a process was asked to stop"""
 
 
-class Seen(NamedTuple):
-    """Sums over the batches of a step: of the loss, of tokens, and of each figure with what divides it."""
-
-    loss: float
-    num_tokens: int
-    figures: dict[str, tuple[float, float]]
-
-    def plus(self, other: "Seen") -> "Seen":
-        """The sums over both."""
-        figures = dict(self.figures)
-        for name, (total, count) in other.figures.items():
-            before = figures.get(name, (0.0, 0.0))
-            figures[name] = (before[0] + total, before[1] + count)
-        return Seen(self.loss + other.loss, self.num_tokens + other.num_tokens, figures)
-
-
-def make_learner(model: nn.Module, config: TrainConfig) -> Learner:
+def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
     """A learner that has taken no step."""
-    averaged = copy.deepcopy(model) if config.ema_decay else model
-    return Learner(model, averaged, make_optimizers(model, config))
+    averaged = copy.deepcopy(model) if config.train.ema_decay else model
+    return Learner(model, averaged, make_optimizers(model, config.train), config, kind, dtype)
 
 
 def train_step(
-    learner: Learner, batches: list[Batch], objective: Objective, config: TrainConfig, hardware: Hardware,
-    *, step: int, lr: float, world: World = ALONE,
-) -> StepResult:  # fmt: skip
-    """One step on the mean loss over all units of `batches`, which are this process's share of the step.
+    learner: Learner, batch: Batch, *, step: int, lr: float, world: World = ALONE, stop: bool = False
+) -> StepResult:
+    """One step on the mean loss; `batch` is this process's share of the step's reviews.
 
-    Dropout and masking depend on (seed, step, batch, rank) only, so a resumed run draws the same numbers.
+    Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, where the loss or the gradient is not finite.
     """
-    model, averaged, optimizers = learner
-    num_units = sum(world.gathered(sum(map(objective.num_units, batches))))
-    losses = []
-    for i, batch in enumerate(batches):
-        if not len(batch.ids):
-            continue  # fewer reviews than processes
-        torch.manual_seed(_noise_seed(config.seed, step, i, world.rank))
-        loss = objective.loss(model, batch, hardware.dtype)
-        (loss.total / num_units).backward()
-        losses.append(BatchLoss(loss.total.detach(), loss.figures))
-    world.sum_gradients(model)
-    clipped = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf)
-    # A GPU has all its work by now: the first of these values waits for it, once a step.
-    own = reduce(Seen.plus, map(_read, losses), Seen(0.0, sum(batch.num_tokens for batch in batches), {}))
-    loss_sum, num_tokens, sums = reduce(Seen.plus, world.gathered(own))
-    norm = clipped.item()
-    if not math.isfinite(loss_sum + norm):
+    model, averaged, config = learner.model, learner.averaged, learner.config.train
+    torch.manual_seed(_noise_seed(config.seed, step, world.rank))
+    figures = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype)
+    figures["loss"][0].backward()
+    gradients = _gradients(model)
+    result, num_units = _summed(figures, gradients, batch, world, stop)
+    if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
         raise DivergedError(
-            f"step {step + 1} has loss {loss_sum / num_units:g}, gradient norm {norm:g}, at rate {lr:.3g}"
+            f"step {step + 1} has loss {result.loss:g}, gradient norm {result.gradient_norm:g}, "
+            f"at rate {lr:.3g}"
         )
-    for optimizer in optimizers:
+    clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
+    torch._foreach_mul_(gradients, clipping / num_units)  # of the mean loss from here on
+    for optimizer in learner.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         optimizer.step()
     model.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
-    figures = {name: total / max(count, 1) for name, (total, count) in sums.items()}
-    return StepResult(loss_sum / num_units, figures, norm, num_tokens)
+    return result
 
 
-def _read(loss: BatchLoss) -> Seen:
-    figures: dict[str, tuple[float, float]] = {
-        name: (total.item(), count) for name, (total, count) in loss.figures.items()
-    }
-    return Seen(loss.total.item(), 0, figures)
+def _gradients(model: nn.Module) -> list[Tensor]:
+    """Of all parameters; zeros where there is none, as on a process that another one has to match."""
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _summed(
+    figures: Figures, gradients: list[Tensor], batch: Batch, world: World, stop: bool
+) -> tuple[StepResult, float]:
+    """Adds the gradients up over all processes, in place, and gives the figures and the loss's count.
+
+    Everything goes in one exchange, and is read once.
+    """
+    sums = torch.stack([value.detach().float() for value, _ in figures.values()])
+    counts = sums.new_tensor([*(count for _, count in figures.values()), batch.num_tokens, stop])
+    if not batch.num_tokens:  # fewer reviews than processes: this one has only stood in
+        torch._foreach_zero_([*gradients, sums, counts[:-1]])
+    world.sum_([*gradients, sums, counts])
+    norm = nn.utils.get_total_norm(gradients)
+    # A GPU has all its work by now: this waits for it.
+    *read, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
+    totals, divisors = read[: len(figures)], dict(zip(figures, read[len(figures) :], strict=True))
+    means = {name: total / max(divisors[name], 1) for name, total in zip(figures, totals, strict=True)}
+    num_units = divisors["loss"]
+    loss = means.pop("loss")
+    return StepResult(loss, means, norm_of_sum / num_units, int(num_tokens), bool(stops)), num_units
 
 
 def all_finite(model: nn.Module) -> bool:
@@ -118,9 +120,8 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), weight)
 
 
-def _noise_seed(seed: int, step: int, batch: int, rank: int) -> int:
-    entropy = [seed, step, batch, *([rank] if rank else [])]
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+def _noise_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
@@ -142,6 +143,6 @@ def load_state(
     for name, tensor in moments(learner.optimizers, learner.model).items():
         tensor.copy_(state[name])
     for optimizer in learner.optimizers:
-        for kept in optimizer.state.values():
-            if "step" in kept:  # AdamW corrects its moments' bias by it; Muon does not count
-                kept["step"].fill_(step)
+        for values in optimizer.state.values():
+            if "step" in values:  # AdamW corrects its moments' bias by it; Muon does not count
+                values["step"].fill_(step)

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM while training: the step is finished and saved, then the run stops."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,8 +21,12 @@ def stop_request() -> Iterator[StopRequest]:
     """Turns the first signal into a request; a Ctrl-C after it acts at once, as if it were not handled here.
 
     Another SIGTERM does not: who stops a group of processes may send it twice, directly and through torchrun.
+    Outside the main thread, where Python lets nobody handle signals, none becomes a request.
     """
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
     previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ask(number: int, frame: FrameType | None) -> None:

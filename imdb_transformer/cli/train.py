@@ -1,0 +1,160 @@
+"""`imdb-tx train`: trains a classifier, and shows how far it is."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imdb_transformer.cli.options import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    ResumeOption,
+    RunDirOption,
+    SetOption,
+    app,
+    new_run_dir,
+)
+from imdb_transformer.errors import ConfigError
+from imdb_transformer.report import summaries, terminal
+
+if TYPE_CHECKING:  # heavy: imported in the functions
+    from imdb_transformer.config import Config
+    from imdb_transformer.distributed import World
+    from imdb_transformer.store.run import Kind
+    from imdb_transformer.training.loop import Update
+    from imdb_transformer.training.train import TrainingResult
+
+
+@app.command()
+def train(
+    context: typer.Context,
+    config: ConfigOption = DEFAULT_CONFIG,
+    overrides: SetOption = None,
+    run_dir: RunDirOption = None,
+    resume: ResumeOption = None,
+    init_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Start with the encoder of this run.")
+    ] = None,
+    teacher: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Train so many runs, one a seed, and show their spread.")
+    ] = 1,
+    test: Annotated[
+        bool,
+        typer.Option("--test", help="With --seeds: evaluate each on test too, once the recipe is fixed."),
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a classifier; download and tokenize first where that is not done yet."""
+    refuse_beside_resume(context)
+    if test and seeds == 1:
+        raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
+    if dry_run and seeds > 1:
+        raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
+    options = {"init_from": init_from, "teachers": tuple(teacher or ())}
+    if seeds == 1:
+        train_one(
+            config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **options
+        )
+    else:
+        _train_seeds(config, overrides, run_dir, seeds, test=test, as_json=as_json, **options)
+
+
+def refuse_beside_resume(context: typer.Context) -> None:
+    """Raises ConfigError where --resume stands beside what only a new run takes."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    named = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if "resume" in named and named - {"resume", "as_json"}:
+        raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
+
+
+def train_one(
+    name: str, overrides: list[str] | None, run_dir: Path | None, resume: Path | None, kind: "Kind", *,
+    dry_run: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Trains one run, or shows what that would cost."""
+    from imdb_transformer import config_file
+    from imdb_transformer.distributed import joined
+    from imdb_transformer.training.train import training_steps
+
+    config = None if resume else config_file.load(name, overrides or ())
+    folder = resume or run_dir or new_run_dir(Path(name).stem)
+    with joined() as world:
+        folder = world.from_first(folder)
+        if config is not None and dry_run:
+            if world.is_first:
+                _show_cost(config, kind, folder, as_json=as_json, **options)
+            return
+        steps = training_steps(config, folder, kind, resume=resume is not None, **options)
+        result = _finish(folder, steps, world)
+        if world.is_first:
+            print(result.model_dump_json() if as_json else summaries.result(result))
+
+
+def _train_seeds(
+    name: str, overrides: list[str] | None, run_dir: Path | None, num_seeds: int, *,
+    test: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    from imdb_transformer import config_file
+    from imdb_transformer.distributed import joined
+    from imdb_transformer.training.seeds import seed_trainings, summarise
+
+    config = config_file.load(name, overrides or ())
+    base = run_dir or Path("runs") / Path(name).stem
+    with joined() as world:
+        runs = seed_trainings(config, base, num_seeds, **options)
+        results = [_finish(folder, steps, world) for folder, steps in runs]
+        if world.is_first:
+            summary = summarise(results, test=test)
+            print(summary.model_dump_json() if as_json else summaries.seeds(summary))
+
+
+def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
+    """Takes all steps of a training, and shows them on stderr."""
+    from tqdm import tqdm
+
+    from imdb_transformer.training.train import describe, result_of
+
+    screen = terminal.beneath(sys.stderr)
+    if world.is_first:
+        print(f"preparing {folder} ...", file=sys.stderr)
+    update = None
+    bar: Any  # tqdm is generic in its stub and not at run time
+    with tqdm(unit="step", file=screen, disable=None if world.is_first else True, dynamic_ncols=True) as bar:
+        for update in steps:
+            if not bar.n:
+                if world.is_first:
+                    bar.write(f"training in {describe(folder, world)}", file=screen)
+                # A resumed run's earlier steps took none of this bar's time.
+                bar.initial, bar.n, bar.total = update.step - 1, update.step - 1, update.num_steps
+            bar.set_postfix_str(summaries.postfix(update), refresh=False)
+            bar.update()
+            if update.saved and world.is_first:
+                bar.write(summaries.progress(update), file=screen)
+    if update is None and world.is_first:
+        print(f"{folder} is finished already", file=sys.stderr)
+    return result_of(folder)
+
+
+def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, **options: Any) -> None:
+    from imdb_transformer import config_file
+    from imdb_transformer.store.run import check_free
+    from imdb_transformer.training.estimate import estimate
+    from imdb_transformer.training.prepare import prepare
+    from imdb_transformer.training.train import choose_hardware
+
+    check_free(folder)
+    cost = estimate(prepare(config, kind, choose_hardware(config, 0), **options))
+    if as_json:
+        print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
+    else:
+        print(f"{config_file.dump(config)}\n{summaries.estimate(cost)}")

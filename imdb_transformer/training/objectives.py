@@ -1,0 +1,54 @@
+"""What training minimises: an objective is a function of a model and a batch, chosen by name.
+
+An objective gives figures by name, each as its sum over the batch and the count that divides the sum.
+Training follows the gradient of `loss`. Sums and counts are added over all processes before any is divided.
+Sums stay tensors: reading one makes the CPU wait for the GPU, and a step does that once.
+
+Shapes: B batch, C classes.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from imdb_transformer.config import Config
+from imdb_transformer.store.run import Kind
+from imdb_transformer.training.plan import Batch
+
+Figures = dict[str, tuple[Tensor, int]]
+
+
+def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Figures:
+    """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
+
+    With label smoothing (Szegedy et al. 2016, section 7) where the config asks for it.
+    """
+    logits = model(batch.ids, batch.mask, dtype)  # (B, C)
+    smoothing = config.train.label_smoothing
+    loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
+    labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
+    num_correct = (logits.argmax(1) == labels).sum()
+    return {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
+
+
+def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Figures:
+    """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
+
+    `loss` divides by the expected number of masked tokens, which does not depend on the draw; `masked_loss`
+    divides by their actual number.
+    """
+    loss, num_correct, num_masked = model(batch.ids, batch.mask, dtype)
+    return {
+        "loss": (loss / config.pretrain.mask_fraction, batch.num_tokens),
+        "masked_loss": (loss, num_masked),
+        "masked_accuracy": (num_correct, num_masked),
+    }
+
+
+OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype], Figures]] = {
+    "classifier": classification,
+    "encoder": masked,
+}
+"""The objective of each kind of run"""

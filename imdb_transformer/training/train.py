@@ -1,0 +1,198 @@
+"""Training from Python and from the command line: a run is begun or continued, and trained to its end.
+
+    from imdb_transformer import load_config, train
+
+    result = train(load_config("base.toml", ["train.seed=1"]), "runs/mine")
+    result.validation.accuracy
+
+Several processes that `torchrun` started call the same function, and train one run together.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from os import PathLike
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from imdb_transformer import hardware
+from imdb_transformer.config import Config
+from imdb_transformer.data import corpus
+from imdb_transformer.distributed import World, joined
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.store import checkpoint, run
+from imdb_transformer.store.locks import locked
+from imdb_transformer.store.run import Kind
+from imdb_transformer.training import starting_weights
+from imdb_transformer.training.checkpoints import Counters, check_space, counters_of, save_last
+from imdb_transformer.training.loop import Update, training_loop
+from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
+from imdb_transformer.training.step import make_learner
+from imdb_transformer.training.stop import stop_request
+
+# Often enough that pretraining stays below 1.5 GiB, seldom enough to cost nothing (configs/EXPERIMENTS.md).
+STEPS_BETWEEN_RELEASES = 50
+
+Folder = str | PathLike[str]
+
+
+class TrainingResult(BaseModel):
+    """How a run ended."""
+
+    run: str
+    kind: Kind
+    best_step: int
+    num_steps: int
+    validation: Score | None
+    train_seconds: float
+    tokens_per_second: float
+
+
+def train(
+    config: Config | None, folder: Folder, *, init_from: Folder | None = None,
+    teachers: Sequence[Folder] = (), resume: bool = False,
+) -> TrainingResult:  # fmt: skip
+    """Trains a classifier to its end, silently; `imdb-tx train` does the same and shows its progress.
+
+    See `training_steps` for the options and the errors.
+    """
+    for _ in training_steps(
+        config, folder, "classifier", init_from=init_from, teachers=teachers, resume=resume
+    ):
+        pass
+    return result_of(folder)
+
+
+def pretrain(config: Config | None, folder: Folder, *, resume: bool = False) -> TrainingResult:
+    """Trains an encoder on text alone, for `train(..., init_from=folder)`; otherwise like `train`."""
+    for _ in training_steps(config, folder, "encoder", resume=resume):
+        pass
+    return result_of(folder)
+
+
+def training_steps(
+    config: Config | None, folder: Folder, kind: Kind, *, init_from: Folder | None = None,
+    teachers: Sequence[Folder] = (), soft_labels: SoftLabels = None, resume: bool = False,
+) -> Iterator[Update]:  # fmt: skip
+    """Begins a run, or continues it, and trains it to its end; yields after each step.
+
+    init_from: a run, or a checkpoint of one; the new run starts with its encoder.
+    teachers: runs whose probabilities for the unlabelled reviews are learnt as labels.
+    soft_labels: the probabilities that these teachers gave for another run; they are not asked again.
+    resume: continue the run in the folder, or begin it if there is none. With config None, continue it with
+    its own config; the folder may then also be its checkpoint `previous`.
+
+    Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
+    Interrupted after Ctrl-C or SIGTERM.
+    """
+    origins = (Path(init_from) if init_from else None, tuple(map(Path, teachers)))
+    with joined() as world:
+        path = world.from_first(Path(folder))
+        begins = world.from_first(not resume or (config is not None and not (path / run.INFO).exists()))
+        prepared, begin_from = None, run.LAST
+        if begins and world.is_first:
+            prepared = begin(config, path, kind, *origins, soft_labels, gpu=world.gpu)
+        world.wait()
+        current, begin_from = run_to_continue(path, kind)
+        if not begins and config is not None:
+            check_same(current, config, *origins)
+        if current.info.status == "finished" and begin_from == run.LAST:
+            return
+        prepared = prepared or prepare_again(current, choose_hardware(current.config, world.gpu))
+        with locked(current.folder) if world.is_first else nullcontext(), stop_request() as stop:
+            for update in training_loop(current, prepared, world, stop, begin_from=begin_from):
+                yield update
+                if update.step % STEPS_BETWEEN_RELEASES == 0 and prepared.hardware.device.type == "cpu":
+                    hardware.release_freed_memory()
+
+
+def begin(
+    config: Config | None, folder: Path, kind: Kind, init_from: Path | None, teachers: tuple[Path, ...],
+    soft_labels: SoftLabels, *, gpu: int,
+) -> Prepared:  # fmt: skip
+    """A new run in `folder`, with the model's initial weights as its first checkpoint.
+
+    Raises RunError where the folder is in use, and ResourceError where the disk is too full for checkpoints.
+    """
+    if config is None:
+        raise ConfigError("A new run needs a config; resume=True does without.")
+    run.check_free(folder)
+    chosen = choose_hardware(config, gpu)
+    prepared = prepare(config, kind, chosen, init_from=init_from, teachers=teachers, soft_labels=soft_labels)
+    learner = make_learner(prepared.model, config, kind, chosen.dtype)
+    check_space(folder, learner)
+    run.create(
+        folder,
+        config,
+        kind=kind,
+        vocabulary=prepared.tokenizer,
+        classes=prepared.corpus.manifest.classes,
+        corpus_hash=prepared.corpus.content_hash,
+        hardware=chosen.describe(),
+        soft_labels=prepared.soft_labels,
+        origin_hash=starting_weights.origin_hash(init_from, teachers),
+        fill=lambda new: save_last(new, learner, Counters()),
+    )
+    return prepared
+
+
+def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName]:
+    """The run, and the checkpoint to continue from; `path` is the run or its checkpoint `previous`.
+
+    Raises RunError where it is of another kind.
+    """
+    from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
+    current = run.open_run(path.parent.parent if from_previous else path)
+    if current.info.kind != kind:
+        command = run.COMMANDS.get(current.info.kind)
+        hint = (
+            f"continue it with: imdb-tx {command} --resume {current.folder}" if command else "it is finished"
+        )
+        raise RunError(f"{current.folder} was made by another command; {hint}.")
+    return current, run.PREVIOUS if from_previous else run.LAST
+
+
+def check_same(current: run.Run, config: Config, init_from: Path | None, teachers: tuple[Path, ...]) -> None:
+    """Raises RunError where a run is not one of this recipe on these reviews."""
+    differences = {
+        "with another config": current.config != config,
+        "of another --init-from or --teacher": current.info.origin_hash
+        != starting_weights.origin_hash(init_from, teachers),
+        "on other reviews": corpus.ensure(config.data)[0].content_hash != current.info.corpus_hash,
+    }
+    for difference, is_so in differences.items():
+        if is_so:
+            raise RunError(f"{current.folder} is a run {difference}; name another --run-dir.")
+
+
+def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
+    """The hardware that a config asks for; on a CPU, freed memory is kept from here on."""
+    chosen = hardware.choose(config.train, gpu=gpu)
+    if chosen.device.type == "cpu":
+        hardware.keep_freed_memory()
+    return chosen
+
+
+def describe(folder: Folder, world: World) -> str:
+    """One line for people: a run's folder, and what it is trained on."""
+    current, _ = run.locate(Path(folder))
+    chosen = hardware.choose(current.config.train, gpu=world.gpu)
+    processes = f", {world.size} processes" if world.size > 1 else ""
+    return f"{current.folder} on {chosen.describe()}{processes}"
+
+
+def result_of(folder: Folder) -> TrainingResult:
+    """How a run ended, from its last checkpoint; `folder` may be its checkpoint `previous`."""
+    current, _ = run.locate(Path(folder))
+    meta = checkpoint.read_meta(current.checkpoint("last"), tokenizer_hash=current.info.tokenizer_hash)
+    counters = counters_of(meta)
+    return TrainingResult(
+        run=str(current.folder),
+        kind=current.info.kind,
+        best_step=counters.best_step,
+        num_steps=counters.step,
+        validation=counters.best,
+        train_seconds=round(counters.train_seconds, 3),
+        tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
+    )
