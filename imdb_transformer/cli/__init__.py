@@ -8,38 +8,15 @@ import gc
 import os
 import sys
 
-from imdb_transformer.cli import (  # noqa: F401  (importing adds the commands)
-    baseline,
-    compare,
-    download,
-    eval,  # noqa: A004
-    export,
-    predict,
-    pretrain,
-    tokenize,
-    train,
-    verify,
-)
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal
 
-# The order in which --help lists them.
-COMMANDS = [
-    "download",
-    "tokenize",
-    "pretrain",
-    "train",
-    "baseline",
-    "eval",
-    "compare",
-    "predict",
-    "export",
-    "verify",
-]
-app.registered_commands.sort(
-    key=lambda command: COMMANDS.index(str(command.name or getattr(command.callback, "__name__", "")))
-)
+# Importing a command adds it. --help lists them in this order.
+# isort: off
+from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  # noqa: F401
+from imdb_transformer.cli import eval, compare, predict, export, verify  # noqa: A004, F401
+# isort: on
 
 
 def main() -> None:
