@@ -48,15 +48,15 @@ def take_turns(paths: dict[str, Path], texts: list[str]) -> Turns:
     predictors = {name: Predictor.load(path) for name, path in paths.items()}
     for predictor in predictors.values():
         predictor.probabilities(texts[:64])  # warm-up
-    found: dict[str, list[np.ndarray]] = {name: [] for name in paths}
+    answers: dict[str, list[np.ndarray]] = {name: [] for name in paths}
     speeds: dict[str, list[float]] = {name: [] for name in paths}
     for start in range(0, len(texts), PART):
         part = texts[start : start + PART]
         for name, predictor in predictors.items():
             began = time.perf_counter()
-            found[name].append(predictor.probabilities(part))
+            answers[name].append(predictor.probabilities(part))
             speeds[name].append(len(part) / (time.perf_counter() - began))
-    return Turns({name: np.concatenate(parts) for name, parts in found.items()}, speeds)
+    return Turns({name: np.concatenate(parts) for name, parts in answers.items()}, speeds)
 
 
 def measure(path: Path) -> tuple[int, dict[str, Row]]:

@@ -1,4 +1,4 @@
-"""Disks that fail and files that are damaged: trials of scripts/reliability.py."""
+"""Failing disks and damaged files: trials of scripts/reliability.py."""
 
 import ctypes
 import errno
@@ -16,7 +16,7 @@ from tests import fuzz
 
 
 class Fault(NamedTuple):
-    """How a write fails; `manner` as in failing_writes.c."""
+    """How a write fails. `manner` is as in failing_writes.c."""
 
     number: int
     manner: int
@@ -27,7 +27,7 @@ class Fault(NamedTuple):
         return f"{errno.errorcode[self.number]} {manner}{', renames only' if self.only_renames else ''}"
 
 
-FORMER, NUM_PREDICTED = b"what was there", 50
+FORMER, NUM_PREDICTED = b"the former output", 50
 ONCE, FROM_THEN_ON, HALF = 0, 1, 2
 OF_WRITES = [
     Fault(errno.ENOSPC, FROM_THEN_ON, 0),
@@ -39,19 +39,19 @@ OF_RENAMES = [Fault(errno.EIO, ONCE, 1)]
 
 
 class Workshop(NamedTuple):
-    """A folder whose writes fail, and a copy of what was in it."""
+    """A folder whose writes fail, and a copy of its content."""
 
     place: Place
     work: Path
-    kept: Path
+    copy: Path
 
     def renew(self) -> None:
-        """Puts everything back."""
+        """Restores the folder from the copy."""
         shutil.rmtree(self.work)
-        shutil.copytree(self.kept, self.work)
+        shutil.copytree(self.copy, self.work)
 
     def arm(self, at: int, fault: Fault) -> None:
-        """From now on the `at`-th write fails in this process; none if `at` is 0, which only counts."""
+        """Makes the `at`-th write of this process fail. 0 only counts the writes."""
         library = ctypes.CDLL(os.environ["LD_PRELOAD"])
         library.failing_writes_arm(str(self.work).encode(), ctypes.c_long(at), *fault)
         if at:
@@ -66,10 +66,9 @@ class Workshop(NamedTuple):
 
 
 def failing_writes(place: Place, count: int) -> Outcome:
-    """Every write of every command made to fail in turn (full disk, half a write, EIO, EACCES), and every
-    rename: told by name with exit code 6 or 4, or survived; what was there stays whole, and the command can
-    be done again."""
-    shop = Workshop(place, place.folder / "work", place.folder / "kept")
+    """Each write and rename of each command fails in turn (full disk, half a write, EIO, EACCES): exit code 6
+    or 4 and the file's name, or success; earlier files stay whole, and the command can be repeated."""
+    shop = Workshop(place, place.folder / "work", place.folder / "copy")
     failures, cases = [], 0
     for i, (name, command) in enumerate(_prepared(shop).items()):
         if count == 1 and name == "export":
@@ -90,8 +89,8 @@ def failing_writes(place: Place, count: int) -> Outcome:
 
 def _attempts(total: int, count: int, faults: list[Fault], offset: int) -> list[tuple[int, Fault]]:
     """Writes to fail, counted from 1, each with the next fault: all of them, or `count` if that is fewer."""
-    every = [(at, faults[(at + offset) % len(faults)]) for at in range(1, total + 1)]
-    return every if count >= total else every[offset % total :: max(1, total // count)][:count]
+    attempts = [(at, faults[(at + offset) % len(faults)]) for at in range(1, total + 1)]
+    return attempts if count >= total else attempts[offset % total :: max(1, total // count)][:count]
 
 
 def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
@@ -106,7 +105,7 @@ def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
     must(run(place, "train", "--config", config, "--run-dir", work / "run"), 0)
     must(run(place, "train", "--config", config, "--run-dir", work / "stopped", before=stopping(3)), 143)
     (work / "out.parquet").write_bytes(FORMER)
-    shutil.copytree(work, shop.kept)
+    shutil.copytree(work, shop.copy)
     return {
         "download": ("download", "--source", place.source, "--data-dir", work / "fresh"),
         "tokenize": ("tokenize", "--config", config, "--set", "tokenizer.vocab_size=300"),
@@ -122,7 +121,7 @@ def _prepared(shop: Workshop) -> dict[str, tuple[object, ...]]:
 
 
 def _told_badly(end: Ended) -> str:
-    """What is wrong with how a command ended; empty where nothing is."""
+    """The fault in how a command ended, or an empty string."""
     if end.code not in (0, 4, 6) or "Traceback" in end.told:
         return f"exit {end.code}: {end.told[-400:]}"
     last = end.told.strip().rpartition("\n")[2]
@@ -130,7 +129,7 @@ def _told_badly(end: Ended) -> str:
 
 
 def _damage(shop: Workshop, name: str, command: tuple[object, ...], end: Ended) -> str:
-    """What a command that failed has broken; empty where nothing is, and it can be done again."""
+    """The damage that a failed command did, or an empty string. The command must also work again."""
     place, work = shop.place, shop.work
     if end.code and name == "predict" and not _is_whole(work / "out.parquet"):
         return "the output is neither the former one nor the new"
@@ -151,13 +150,13 @@ def _damage(shop: Workshop, name: str, command: tuple[object, ...], end: Ended) 
 
 
 def _is_whole(output: Path) -> bool:
-    """The former one; or the new, where only what comes after its taking that place has failed."""
+    """Whether it is the former output, or the new one if only a later write has failed."""
     return output.read_bytes() == FORMER or parquet.read_metadata(output).num_rows == NUM_PREDICTED
 
 
 def corruption(place: Place, count: int) -> Outcome:
-    """Files of checkpoints, corpus and encoded splits, and what describes a run, cut short or with a bit
-    flipped: refused by name."""
+    """A file of a checkpoint, a corpus, an encoded split or a run is cut short or has a bit flipped: refused
+    by name."""
     config = place.config("corrupt", evals=1000)
     trained = place.folder / "corrupt"
     # Not to its end, where --resume has nothing left to read, but past validations: a best is there.
@@ -189,7 +188,7 @@ def corruption(place: Place, count: int) -> Outcome:
 
 
 def damaged(content: bytes, generator: random.Random, *, cut: bool) -> bytes:
-    """A file cut short anywhere, or with any bit flipped."""
+    """The content cut short at a random place, or with a random bit flipped."""
     i = generator.randrange(len(content))
     if cut:
         return content[:i]
@@ -197,7 +196,7 @@ def damaged(content: bytes, generator: random.Random, *, cut: bool) -> bytes:
 
 
 def fuzzing(place: Place, count: int) -> Outcome:
-    """Damaged configs, tables, archives and checkpoints, a fourth each: read, or refused by our errors."""
+    """Damaged configs, tables, archives and checkpoints, a fourth each: read, or refused with our errors."""
     failures = []
     for name, reader, seeds in fuzz.readers(place.folder):
         for case in range(count):

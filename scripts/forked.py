@@ -1,4 +1,4 @@
-"""Commands as processes of their own, forked after the imports: for scripts/reliability.py. Needs Linux."""
+"""Runs commands in forked processes, for scripts/reliability.py. Needs Linux."""
 
 import importlib
 import os
@@ -31,7 +31,7 @@ MODULES = (
 for module in MODULES:
     if not module.endswith("__main__"):
         importlib.import_module(module)
-# What makes resuming hard: noise, a moving average, two optimisers, a bag of n-grams.
+# These make resuming hard: noise, a moving average, two optimisers, a bag of n-grams.
 OVERRIDES = (
     "model.dropout=0.2", "model.word_dropout=0.1", "model.ngram_buckets=1024",
     "train.ema_decay=0.9", "train.optimizer=muon", "pretrain.num_candidates=64",
@@ -39,21 +39,21 @@ OVERRIDES = (
 
 
 class Outcome(NamedTuple):
-    """How many trials of a promise were made, and what went wrong in which."""
+    """The number of trials of a promise, and a sentence for each failure."""
 
     cases: int
     failures: list[str]
 
 
 class Ended(NamedTuple):
-    """How a process ended: its exit code, or minus the signal, and what it told."""
+    """How a process ended: its exit code, or minus the signal, and its output."""
 
     code: int
     told: str
 
 
 class Place(NamedTuple):
-    """A folder to try things in, and reviews to try them on."""
+    """A folder for the trials, and the reviews that they use."""
 
     folder: Path
     source: Path
@@ -68,17 +68,17 @@ class Place(NamedTuple):
         threads: int = 1,
     ) -> Path:
         """Writes a config for a training of seconds."""
-        own = (f"train.epochs={epochs}", f"train.evals_per_epoch={evals}", f"train.precision={precision}",
+        options = (f"train.epochs={epochs}", f"train.evals_per_epoch={evals}", f"train.precision={precision}",
                f"train.num_threads={threads}")  # fmt: skip
         tree = tomllib.loads(TINY_MODEL)
         tree["data"] = {"source": str(self.source), "data_dir": str(self.folder / "data")}
         path = self.folder / f"{name}.toml"
-        path.write_text(config_file.dump(config_file.parse(tree, [*OVERRIDES, *own], origin=name)))
+        path.write_text(config_file.dump(config_file.parse(tree, [*OVERRIDES, *options], origin=name)))
         return path
 
 
 def start(*arguments: object, before: Callable[[], None] = lambda: None, log: Path) -> int:
-    """Forks a process that runs a command; its number, once it has begun."""
+    """Forks a process that runs a command. Returns its id, once the command has begun."""
     sys.stdout.flush()
     log.unlink(missing_ok=True)
     process = os.fork()
@@ -90,7 +90,8 @@ def start(*arguments: object, before: Callable[[], None] = lambda: None, log: Pa
     os.dup2(file, 1)
     os.dup2(file, 2)
     code = 1
-    # Its lock is made when it is imported, and forked processes share it: one killed with it held stops all.
+    # tqdm makes its lock when it is imported, and forked processes share it. A process killed while holding
+    # the lock would stop all others.
     tqdm.set_lock(threading.RLock())
     try:
         sys.argv = ["imdb-tx", *map(str, arguments)]
@@ -107,7 +108,7 @@ def start(*arguments: object, before: Callable[[], None] = lambda: None, log: Pa
 
 
 def ended(process: int, log: Path) -> Ended:
-    """Waits for a process, and kills one that hangs."""
+    """Waits for a process. Kills it after `SECONDS`."""
     limit = time.monotonic() + SECONDS
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
@@ -125,7 +126,7 @@ def run(place: Place, *arguments: object, before: Callable[[], None] = lambda: N
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of everything that a run's training decides."""
+    """Hashes of all files that depend on the training."""
     files = [*folder.glob("checkpoints/best/*.safetensors"), *folder.glob("checkpoints/last/*.safetensors")]
     metrics = folder / "metrics.jsonl"
     return {str(path.relative_to(folder)): sha256_of(path) for path in [*files, metrics]}
@@ -136,7 +137,7 @@ def must(end: Ended, *codes: int) -> None:
 
 
 def stopping(at: int) -> Callable[[], None]:
-    """To be called in a process that trains: SIGTERM arrives in a step."""
+    """Returns a function for a process that trains: it makes SIGTERM arrive in step `at`."""
 
     def arm() -> None:
         from imdb_transformer.training import loop

@@ -1,4 +1,4 @@
-"""Runs that are stopped and killed: trials of scripts/reliability.py."""
+"""Stopped and killed runs: trials of scripts/reliability.py."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from scripts.forked import SECONDS, Ended, Outcome, Place, ended, hashes, must, 
 
 
 def exact_resume(place: Place, count: int) -> Outcome:
-    """Stopped after a step by SIGTERM, and resumed (train and pretrain, fp32 and bf16, one thread and two;
-    mid-epoch, with accumulation, moving average and dropout): the same bytes as never stopped."""
+    """SIGTERM in a step, then --resume (train and pretrain, fp32 and bf16, one thread and two; mid-epoch,
+    with moving average and dropout): the same bytes as without a stop."""
     variants = [
         (command, precision, threads)
         for command in ("train", "pretrain")
@@ -44,7 +44,7 @@ def exact_resume(place: Place, count: int) -> Outcome:
 
 
 def kill_anywhere(place: Place, count: int) -> Outcome:
-    """SIGKILL at random moments, saves included; resumed until it ends: the same bytes as never killed."""
+    """SIGKILL at random moments, saving included; resumed until the end: the same bytes as without a kill."""
     config = place.config("kill", epochs=4, evals=10)
     whole, killed = place.folder / "whole", place.folder / "killed"
     began = time.monotonic()
@@ -74,7 +74,7 @@ def kill_anywhere(place: Place, count: int) -> Outcome:
 
 
 def signals(place: Place, count: int) -> Outcome:
-    """SIGINT or SIGTERM at a random moment of a command: exit 130 or 143, and it can be done again."""
+    """SIGINT or SIGTERM at a random moment of a command: exit 130 or 143, and the command can be repeated."""
     config = place.config("signals", epochs=2)
     reviews = place.folder / "many.csv"
     reviews.write_text("text\n" + "a good film\n" * 4000)
@@ -129,7 +129,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def same_bytes(place: Place, count: int) -> Outcome:
-    """Two runs of a config end with the same bytes, whatever PYTHONHASHSEED."""
+    """Two runs of a config, with different PYTHONHASHSEED: the same bytes."""
     config = place.config("same")
     results: dict[str, list[dict[str, str]]] = {"train": [], "pretrain": []}
     for seed in range(count):

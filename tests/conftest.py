@@ -39,8 +39,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     splits = demo.reviews().splits
     for name, count in (("train", 200), ("test", 100), ("unsupervised", 100)):
         texts, labels = splits[name]
-        named = [demo.CLASSES[label] if label >= 0 else "" for label in labels]
-        write_jsonl(folder / f"{name}.jsonl", texts[:count], named[:count])
+        names = [demo.CLASSES[label] if label >= 0 else "" for label in labels]
+        write_jsonl(folder / f"{name}.jsonl", texts[:count], names[:count])
     return folder
 
 

@@ -42,11 +42,11 @@ def test_copies_of_a_text_stay_on_one_side_of_the_validation_cut(tmp_path: Path)
     assert set(texts) == {"train", "validation", "test"}
     for label in (0, 1):
         rows = {name: corpus.read_split(stored, name) for name in texts}
-        mine = [{t for t, own in zip(*r, strict=True) if own == label} for r in rows.values()]
+        mine = [{t for t, other in zip(*r, strict=True) if other == label} for r in rows.values()]
         assert sum(map(len, mine)) == len(set().union(*mine))
 
 
-def test_unlabelled_texts_that_are_held_out_are_left_out(tmp_path: Path) -> None:
+def test_unsupervised_leaves_out_held_out_texts(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     write_jsonl(folder / "train.jsonl", [f"t{i}" for i in range(40)], ["a", "b"] * 20)
@@ -56,20 +56,20 @@ def test_unlabelled_texts_that_are_held_out_are_left_out(tmp_path: Path) -> None
     assert corpus.read_split(stored, "unsupervised").texts == ["free"]
 
 
-def test_second_call_finds_it_there_and_a_changed_source_is_imported_again(
+def test_a_second_call_uses_the_stored_corpus_unless_the_source_has_changed(
     tmp_path: Path, source: Path
 ) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
+    folder = tmp_path / "own"
+    folder.mkdir()
     for path in source.iterdir():
-        (own / path.name).write_bytes(path.read_bytes())
-    first, was_there = corpus.ensure(config(own, tmp_path))
+        (folder / path.name).write_bytes(path.read_bytes())
+    first, was_there = corpus.ensure(config(folder, tmp_path))
     assert not was_there
-    assert corpus.ensure(config(own, tmp_path)) == (first, True)
-    with (own / "train.jsonl").open("a") as file:
+    assert corpus.ensure(config(folder, tmp_path)) == (first, True)
+    with (folder / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
-    assert corpus.ensure(config(own, tmp_path), known=first.content_hash) == (first, True)  # a run's own
-    changed, was_there = corpus.ensure(config(own, tmp_path))
+    assert corpus.ensure(config(folder, tmp_path), known=first.content_hash) == (first, True)  # as a run does
+    changed, was_there = corpus.ensure(config(folder, tmp_path))
     assert not was_there
     assert changed.content_hash != first.content_hash
 
@@ -130,7 +130,7 @@ def test_failed_import_leaves_no_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").glob("*"))
 
 
-def test_what_claims_to_be_imdb_and_is_not_is_refused(tmp_path: Path) -> None:
+def test_a_source_named_like_imdb_with_other_reviews_is_refused(tmp_path: Path) -> None:
     tree = tmp_path / "aclImdb_v1."
     for name in ("train/pos", "train/neg", "test/pos", "test/neg"):
         (tree / name).mkdir(parents=True)
@@ -185,7 +185,7 @@ def stored_texts(stored: corpus.Corpus) -> dict[str, set[str]]:
     return {name: set(corpus.read_split(stored, name).texts) for name in stored.manifest.splits}
 
 
-def test_what_the_list_names_is_validation_and_the_rest_is_train(tmp_path: Path, imdb: Path) -> None:
+def test_imdbs_listed_reviews_are_validation_and_the_others_are_train(tmp_path: Path, imdb: Path) -> None:
     unlabelled = tmp_path / "imdb"
     shutil.copytree(imdb, unlabelled)
     lines = (imdb / "train.jsonl").read_text().splitlines(keepends=True)
@@ -212,7 +212,7 @@ def part_of(imdb: Path, folder: Path, num_listed: int, num_others: int) -> Path:
 @pytest.mark.parametrize(("num_listed", "num_others", "by_list"), [
     (10, 90, True), (6, 94, True), (20, 20, True), (2, 98, False), (0, 100, False), (20, 6, False)
 ])  # fmt: skip
-def test_part_of_imdb_holds_out_what_the_list_names_where_that_is_a_fair_share(
+def test_a_part_of_imdb_holds_out_its_listed_reviews_if_they_are_a_fair_share(
     tmp_path: Path, imdb: Path, num_listed: int, num_others: int, by_list: bool
 ) -> None:
     folder = part_of(imdb, tmp_path / "part", num_listed, num_others)
@@ -229,7 +229,7 @@ def test_part_of_imdb_holds_out_what_the_list_names_where_that_is_a_fair_share(
         assert len(texts["validation"]) == pytest.approx(0.1 * (num_listed + num_others), abs=1)
 
 
-def test_a_validation_split_of_ones_own_is_taken_also_beside_imdb(tmp_path: Path, imdb: Path) -> None:
+def test_a_sources_own_validation_split_is_used_even_with_imdb(tmp_path: Path, imdb: Path) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
     write_jsonl(folder / "validation.jsonl", ["a review of mine", "another"], ["neg", "pos"])
     stored, _ = corpus.ensure(config(folder, tmp_path))
@@ -239,7 +239,7 @@ def test_a_validation_split_of_ones_own_is_taken_also_beside_imdb(tmp_path: Path
     assert texts["train"] == texts_of(imdb / "train.jsonl")
 
 
-def test_imdb_beside_a_test_split_of_ones_own_is_used(tmp_path: Path, imdb: Path) -> None:
+def test_imdbs_train_split_is_recognised_beside_another_test_split(tmp_path: Path, imdb: Path) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
     write_jsonl(folder / "test.jsonl", ["a review of mine", "another"], ["neg", "pos"])
     stored, _ = corpus.ensure(config(folder, tmp_path))
@@ -249,7 +249,7 @@ def test_imdb_beside_a_test_split_of_ones_own_is_used(tmp_path: Path, imdb: Path
 
 
 @pytest.mark.parametrize("split", ["train", "test", "unsupervised"])
-def test_a_source_with_the_name_of_imdb_is_refused_where_one_split_differs(
+def test_a_source_named_like_imdb_is_refused_if_one_split_differs(
     tmp_path: Path, imdb: Path, split: str
 ) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "aclImdb_v1."))
@@ -260,7 +260,7 @@ def test_a_source_with_the_name_of_imdb_is_refused_where_one_split_differs(
         corpus.ensure(config(folder, tmp_path))
 
 
-def test_how_a_path_is_spelt_does_not_matter(
+def test_relative_and_absolute_paths_use_the_same_stored_corpus(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = corpus.ensure(config(source, tmp_path))
@@ -268,6 +268,6 @@ def test_how_a_path_is_spelt_does_not_matter(
     assert corpus.ensure(config(source.name, tmp_path)) == (first, True)
 
 
-def test_settings_that_decide_the_cut_are_part_of_the_key() -> None:
+def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:
     default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
     assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)

@@ -25,7 +25,7 @@ def must_not_run() -> Iterator[Rows]:
     raise AssertionError("the cache was not used")
 
 
-def test_encode_then_load_is_what_the_tokenizer_gives(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_an_encoded_split_holds_the_ids_of_the_tokenizer(tmp_path: Path, tokenizer: Tokenizer) -> None:
     split = encode_split([ROWS], "a" * 64, tokenizer, tmp_path)
     for i, ids in enumerate(tokenizer.encode(ROWS.texts)):
         assert np.array_equal(split.review(i), ids)
@@ -37,7 +37,9 @@ def test_encode_then_load_is_what_the_tokenizer_gives(tmp_path: Path, tokenizer:
 
 
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
-def test_parts_are_put_end_to_end(tmp_path: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
+def test_parts_give_the_same_files_as_one_array(
+    tmp_path: Path, tokenizer: Tokenizer, vocab_size: int
+) -> None:
     """Whatever the parts, the files are those that numpy writes for whole arrays."""
     parts = [Rows(ROWS.texts[:1], ROWS.labels[:1]), Rows([], []), Rows(ROWS.texts[1:], ROWS.labels[1:])]
     tokenizer = Sized(tokenizer._json, CONFIG, vocab_size)

@@ -9,7 +9,7 @@ from tests import fuzz
 
 
 @pytest.mark.parametrize("kind", range(4))
-def test_damaged_files_raise_no_error_but_ours(tmp_path: Path, kind: int) -> None:
+def test_damaged_files_raise_only_errors_of_the_package(tmp_path: Path, kind: int) -> None:
     name, reader, seeds = list(fuzz.readers(tmp_path))[kind]
     for seed in seeds:
         if name != "config":  # the second of those is broken on purpose

@@ -38,7 +38,7 @@ def _begun(folder: Path) -> None:
     ("c.toml", lambda path: config_file.load(str(path / "c.toml")), ConfigError, r"c\.toml does not parse"),
     ("c.yaml", lambda path: config_file.load(str(path / "c.yaml")), ConfigError, r"c\.yaml does not parse"),
 ], ids=lambda value: value if isinstance(value, str) and "." in value else "")  # fmt: skip
-def test_brackets_in_brackets_get_a_sentence(
+def test_deeply_nested_brackets_are_refused_with_a_sentence(
     tmp_path: Path, name: str, read: Callable[[Path], object], kind: type[Exception], said: str
 ) -> None:
     (tmp_path / ".out.csv.parts").mkdir()
@@ -48,7 +48,7 @@ def test_brackets_in_brackets_get_a_sentence(
     assert kind in USER_ERRORS
 
 
-def test_what_a_run_only_shows_is_left_out_where_its_brackets_nest(tmp_path: Path) -> None:
+def test_metrics_and_environment_with_nested_brackets_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / run.ENVIRONMENT).write_bytes(DEEP)
     (tmp_path / metrics.FILE_NAME).write_bytes(b'{"step": 1}\n' + DEEP + b"\n")
     opened = run.Run(tmp_path, config_file.load("base"), run.RunInfo.model_construct())
@@ -71,7 +71,7 @@ def test_brackets_that_do_not_nest_are_no_harm(tmp_path: Path, content: str) -> 
     assert sources.read(DataConfig(source=str(tmp_path / "t.jsonl"))).classes == ("a", "b")
 
 
-def test_brackets_that_nest_over_many_lines_are_told(tmp_path: Path) -> None:
+def test_brackets_that_nest_over_many_lines_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"text": \n' + '["]"\n,' * 200)
     with pytest.raises(DataError, match="line 101 nests"):
         sources.read(DataConfig(source=str(tmp_path / "t.jsonl")))
@@ -97,7 +97,7 @@ def test_aliases_of_aliases_are_refused_before_they_grow(tmp_path: Path) -> None
     ("[" + "1," * 5_000 + "]", "(got [1, 1, 1, 1, 1, 1, ...])"),
     ("0x" + "f" * 10_000, "(got a number of thousands of digits)"),
 ], ids=["deeper than can be parsed", "deep", "long", "a number"])  # fmt: skip
-def test_a_value_that_is_large_is_shown_short(value: str, shown: str) -> None:
+def test_a_large_value_is_shortened_in_the_message(value: str, shown: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config_file.parse({}, [f"train.epochs={value}"], origin="x")
     assert shown in str(refused.value)

@@ -81,7 +81,7 @@ def test_a_megabyte_without_a_space_is_encoded() -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "{}", json.dumps({"version": "1.0"})])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     with pytest.raises(RunError, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path, CONFIG)
