@@ -1,6 +1,8 @@
 """An exported file answers as its run does, without torch."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -43,6 +45,26 @@ def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: 
     probabilities = Predictor.load(exported).probabilities(texts)
     np.testing.assert_allclose(probabilities, exact(trained).probabilities(texts), atol=1e-4)
     np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
+
+
+def test_an_export_to_a_full_disk_leaves_the_former_file_and_can_be_repeated(
+    trained: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.inference.export._traced", lambda _: onnx.load(exported))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"the former file")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            export(trained, path)
+    assert [item.name for item in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_bytes() == b"the former file"
+    export(trained, path)
+    assert Predictor.load(path).classes == ("neg", "pos")
 
 
 @pytest.mark.parametrize(
