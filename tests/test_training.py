@@ -2,15 +2,17 @@ import itertools
 import json
 import math
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer import hardware
+import imdb_transformer
+from imdb_transformer import hardware, load_config
 from imdb_transformer.config import TrainConfig
-from imdb_transformer.errors import ConfigError, DivergedError, ResourceError
+from imdb_transformer.errors import ConfigError, DivergedError, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
@@ -204,3 +206,20 @@ def test_more_processes_than_gpus_may_compute_on_cpus_only(monkeypatch: pytest.M
     assert hardware.choose(TrainConfig(device="cpu"), gpu=1).device.type == "cpu"
     with pytest.raises(ConfigError, match="this machine's 1 GPUs"):
         hardware.choose(TrainConfig(), gpu=1)
+
+
+def test_python_trains_silently_and_resumes_only_the_same_recipe(
+    config_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also outside the main thread, where signals cannot be handled."""
+    config = load_config(str(config_path), ["train.epochs=1"])
+    with ThreadPoolExecutor() as threads:
+        result = threads.submit(imdb_transformer.train, config, tmp_path / "run").result()
+    assert capfd.readouterr() == ("", "")
+    assert result.num_steps == result_of(str(tmp_path / "run")).num_steps > 0
+    assert imdb_transformer.train(config, tmp_path / "run", resume=True) == result  # finished already
+    assert imdb_transformer.train(None, tmp_path / "run", resume=True) == result
+    with pytest.raises(RunError, match="with another config"):
+        imdb_transformer.train(load_config(str(config_path)), tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="made by another command"):
+        imdb_transformer.pretrain(config, tmp_path / "run", resume=True)
