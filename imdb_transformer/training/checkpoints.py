@@ -1,6 +1,6 @@
-"""The state of a training on disk: its counters, which score is best, and the checkpoints of a run.
+"""The state of a training on disk: its counters, its best score, and the checkpoints of a run.
 
-Of several processes only the first writes.
+If several processes train the run, only the first one writes.
 """
 
 import shutil
@@ -69,7 +69,7 @@ def out_of_patience(config: Config, counters: Counters) -> bool:
 
 
 def mark(current: run.Run, status: run.Status, world: World) -> None:
-    """Writes how far the run has come."""
+    """Writes the run's status."""
     if world.is_first:
         current.with_status(status)
 
@@ -116,7 +116,7 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
 
 
 def resume(current: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
-    """Puts the learner where a checkpoint was saved, after undoing a write that was killed; its counters."""
+    """Loads a checkpoint into the learner and returns its counters. Repairs a write that was killed first."""
     if world.is_first:
         check_space(current.folder, learner)
         repair(current)
@@ -137,17 +137,17 @@ def repair(current: run.Run) -> None:
 
 
 def settle_on_previous(current: run.Run) -> None:
-    """Makes `previous` the `last`: training goes on from there, and the next save needs a state before it."""
+    """Renames `previous` to `last`: training continues from it, and the next save makes a new `previous`."""
     if (current.checkpoints / run.PREVIOUS).exists():
         shutil.rmtree(current.checkpoints / run.LAST)
         repair(current)
 
 
 def load_checkpoint(current: run.Run, name: run.CheckpointName, learner: Learner) -> Counters:
-    """Puts the learner where a checkpoint was saved, and gives its counters.
+    """Loads a checkpoint into the learner and returns its counters.
 
-    Where somebody removed a damaged `last`, what was `previous` has its name now, and is meant by both names.
-    Raises RunError where that cannot be, and tells of `previous` if it could be from there.
+    If a user deleted a damaged `last`, `previous` has been renamed to `last`, and either name loads it.
+    Raises RunError if the checkpoint cannot be loaded. The message then names `previous`, if that is whole.
     """
     moved = name == run.PREVIOUS and not (current.checkpoints / name).exists()
     try:
@@ -159,14 +159,14 @@ def load_checkpoint(current: run.Run, name: run.CheckpointName, learner: Learner
 
 
 def _with_best(current: run.Run, counters: Counters) -> Counters:
-    """The counters with the score of `best`, where a kill came after that was written and before `last` was.
+    """The counters with the score of `best`, if a kill came after `best` was written and before `last`.
 
-    What is trained from here on may differ from what it was: by another number of processes, for one.
+    The steps after it are taken again and may differ, for example with another number of processes.
     """
     try:
         meta = checkpoint.read_meta(current.checkpoint("best"), tokenizer_hash=current.info.tokenizer_hash)
     except RunError:
-        return counters  # there is none yet
+        return counters  # no step was the best yet
     if meta.step <= counters.step:
         return counters
     ahead = counters_of(meta)
@@ -174,14 +174,14 @@ def _with_best(current: run.Run, counters: Counters) -> Counters:
 
 
 def check_space(folder: Path, learner: Learner) -> None:
-    """Raises ResourceError where the disk could not take a run's checkpoints while one replaces another."""
+    """Raises ResourceError if the disk has no room for a run's checkpoints while one replaces another."""
     model = _num_bytes(learner.averaged.state_dict())
     whole = model + _num_bytes(training_state(learner))
     needed = 2 * model + 3 * whole  # best and its successor; last, its successor and the one before
-    there = sum(file.stat().st_size for file in folder.glob("checkpoints/*/*") if file.is_file())
+    used = sum(file.stat().st_size for file in folder.glob("checkpoints/*/*") if file.is_file())
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
-    if free + there < needed:
+    if free + used < needed:
         raise ResourceError(
             f"Not enough disk space for {folder}: its checkpoints need up to {needed / 2**20:,.0f} MiB, and "
             f"{free / 2**20:,.0f} MiB are free."
@@ -201,7 +201,7 @@ def _read(
 
 
 def _offer(current: run.Run, learner: Learner) -> str:
-    """How to go on from `previous`, where that is whole."""
+    """How to continue from `previous`; empty if it is not whole."""
     path = current.checkpoints / run.PREVIOUS
     try:
         counters, _, _ = _read(current, path, learner)
@@ -209,7 +209,7 @@ def _offer(current: run.Run, learner: Learner) -> str:
         return ""
     command = run.COMMANDS[current.info.kind]
     return (
-        f" The checkpoint before it, of step {counters.step:,}, is whole; go on from there with: "
+        f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: "
         f"imdb-tx {command} --resume {path}"
     )
 
@@ -219,7 +219,7 @@ def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 def counters_of(meta: checkpoint.Checkpoint) -> Counters:
-    """The counters of a checkpoint. Raises RunError where another version of the program wrote others."""
+    """The counters of a checkpoint. Raises RunError if another version of the program wrote them."""
     try:
         return Counters.model_validate(meta.counters)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Soft labels: what a teacher says of the unlabelled reviews, for a student to learn beside the true labels.
+"""Soft labels: a teacher's probabilities for the unlabelled reviews. A student learns them with the labels.
 
 Self-training with a soft target (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student"). The
 teacher is one or several runs on the same reviews, linear ones included.
@@ -24,7 +24,7 @@ from imdb_transformer.inference.predictor import CHUNK, Predictor
 def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDArray[np.float32]:
     """(N, C): the teachers' mean probabilities for each review of `unsupervised`.
 
-    Raises DataError where the corpus has no such split.
+    Raises DataError if the corpus has no such split.
     """
     if "unsupervised" not in corpus.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
@@ -37,6 +37,6 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
 def with_soft_labels(
     train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32]
 ) -> EncodedSplit:
-    """Train, then the unlabelled reviews as the teacher sees them; labels are (N, C) probabilities."""
+    """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
     hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
     return joined([train._replace(labels=hard), unlabelled._replace(labels=soft)])

@@ -1,7 +1,7 @@
-"""What a training will cost, before it is begun: parameters, FLOPs, memory and time.
+"""What a training will cost: parameters, FLOPs, memory and time.
 
-FLOPs and time are measured, on forward and backward passes over a batch of the plan with a model that is
-then thrown away, and scaled to the whole plan by tokens.
+FLOPs and time are measured on forward and backward passes over one batch of the plan, and scaled to the whole
+plan by tokens.
 """
 
 import resource
@@ -26,8 +26,8 @@ from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.prepare import Prepared
 
 NUM_TIMED = 3
-# For each token of a batch: the gaps that batches of other sizes leave, and the products compiled for them.
-# Measured: the largest resident size less what one batch takes (demo and base.toml 33 KiB, pretrain.toml 46).
+# For each token of a batch: gaps left by batches of other sizes, and code compiled for those sizes.
+# Measured as the largest resident size less one batch's share (demo and base.toml 33 KiB, pretrain.toml 46).
 GAP_BYTES = 36 << 10
 
 
@@ -45,13 +45,13 @@ class Estimate(BaseModel):
     memory_bytes: int
     """weights, gradients, moments, n-grams and the largest batch's activations"""
     resident_bytes: int | None
-    """of the whole process on a CPU, Python, torch and the reviews included; none where a GPU trains"""
+    """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
     """forward and backward passes, and validations; an optimiser's own share is small"""
 
 
 def estimate(prepared: Prepared) -> Estimate:
-    """The cost of a training on this machine; the model is of no use afterwards."""
+    """The cost of a training on this machine. Leaves gradients in the model: do not train it afterwards."""
     config, hardware, train, model = prepared.config, prepared.hardware, prepared.train, prepared.model
     validation = prepared.validation
     plan = make_plan(config, train)
@@ -117,7 +117,7 @@ def _predict(prepared: Prepared, batch: Batch) -> None:
 
 
 def _seconds(work: Callable[[], None], hardware: Hardware) -> float:
-    """Median time of some work that has been done before."""
+    """Median time of work that is warmed up."""
     timings = []
     for _ in range(NUM_TIMED):
         began = time.perf_counter()
@@ -135,9 +135,9 @@ def _flops(work: Callable[[], None]) -> float:
 
 
 def _peak_resident_bytes() -> int:
-    """The largest that this process has been.
+    """The largest size of this process so far.
 
-    Linux counts in `ru_maxrss` what the process was that started this one, so its own count is read there.
+    On Linux, `ru_maxrss` includes the parent process from before the start, so VmHWM is read instead.
     """
     if sys.platform.startswith("linux"):
         status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -86,7 +86,7 @@ def training_loop(
             rate = result.num_tokens / (now - began)
             yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves)
 
-            # --- asked to stop: of several processes, all after the same step
+            # --- stop on request; several processes all stop after the same step
             asked = result.stop if world.size > 1 else stop.signal
             if asked and counters.step < plan.num_steps and all_finite(learner.averaged):
                 if not saves:
@@ -106,24 +106,24 @@ def training_loop(
 
 
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
-    """The score on validation, if it is held out. Raises DivergedError where it or a weight is not finite."""
-    split, found = prepared.validation, None
+    """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite."""
+    split, validation = prepared.validation, None
     if split is not None:
         reviews = [split.review(i) for i in range(len(split.labels))]
         labels = split.labels.astype(np.int64)
-        found = score(logits_of(learner.averaged, reviews, prepared.hardware), labels)
-        if not math.isfinite(found.loss):
-            raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {found.loss:g}")
+        validation = score(logits_of(learner.averaged, reviews, prepared.hardware), labels)
+        if not math.isfinite(validation.loss):
+            raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
     if not all_finite(learner.averaged):
         raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
-    return found
+    return validation
 
 
 def _interrupted(run: Run, step: int, num_steps: int, world: World, stop: StopRequest) -> Interrupted:
-    """Marks the run as interrupted; the error to raise."""
+    """Marks the run as interrupted, and returns the error to raise."""
     checkpoints.mark(run, "interrupted", world)
-    world.wait()  # none leaves before the first has written
-    number = stop.signal or signal.SIGTERM  # which another process got
+    world.wait()  # until the first process has written
+    number = stop.signal or signal.SIGTERM  # another process received it
     return Interrupted(
         f"{number.name}: stopped after step {step} of {num_steps}, and saved. "
         f"Continue with: imdb-tx {COMMANDS[run.info.kind]} --resume {run.folder}",

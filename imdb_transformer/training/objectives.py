@@ -2,7 +2,7 @@
 
 An objective gives figures by name, each as its sum over the batch and the count that divides the sum.
 Training follows the gradient of `loss`. Sums and counts are added over all processes before any is divided.
-Sums stay tensors: reading one makes the CPU wait for the GPU, and a step does that once.
+Sums stay tensors: reading one makes the CPU wait for the GPU. A step waits once.
 
 Shapes: B batch, C classes.
 """
@@ -23,7 +23,7 @@ Figures = dict[str, tuple[Tensor, int]]
 def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Figures:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
-    With label smoothing (Szegedy et al. 2016, section 7) where the config asks for it.
+    With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it.
     """
     logits = model(batch.ids, batch.mask, dtype)  # (B, C)
     smoothing = config.train.label_smoothing

@@ -12,7 +12,7 @@ MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
     AdamW: ("exp_avg", "exp_avg_sq"),
     Muon: ("momentum_buffer",),
 }
-"""What an optimiser keeps of each parameter, in its shape"""
+"""What an optimiser keeps for each parameter, in the parameter's shape"""
 BETA1 = 0.9  # AdamW's decay of the mean gradient
 ADAM_EPS = 1e-8
 MUON_MOMENTUM = 0.95
@@ -37,7 +37,7 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
-    """Optimisers that share out the parameters and have taken no step; their moments are there already.
+    """The optimisers of a model before their first step. Their moments exist already, as zeros.
 
     With `optimizer = "muon"` the matrices of the encoder's blocks are Muon's: each update is their
     momentum made orthogonal (Jordan et al. 2024), scaled to the size that AdamW's would have (Liu et al.
@@ -56,7 +56,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     if muons:
         groups = [{"params": muons, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
         optimizers.append(Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"))
-    for optimizer in optimizers:  # as the first step would, so that step 0 can be saved
+    for optimizer in optimizers:  # torch does it in the first step, but step 0 is saved, too
         for parameter in _parameters(optimizer):
             optimizer.state[parameter] = {
                 moment: torch.zeros_like(parameter) for moment in MOMENTS[type(optimizer)]
@@ -67,7 +67,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
 
 
 def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
-    """What the optimisers keep of each parameter, by the moment's and the parameter's names."""
+    """The optimisers' moments, named after the moment and the parameter."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{moment}.{names[parameter]}": optimizer.state[parameter][moment]
@@ -78,7 +78,7 @@ def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
 
 
 def num_moments(model: nn.Module, config: TrainConfig) -> int:
-    """Numbers that the optimisers of a model keep."""
+    """How many numbers the optimisers of a model keep as moments."""
     return sum(
         parameter.numel() * len(MOMENTS[Muon if _is_muons(name, parameter, config) else AdamW])
         for name, parameter in model.named_parameters()

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
     ids: Tensor  # (B, L)
     mask: Tensor  # (B, L), true on tokens
-    labels: Tensor  # (B,), -1 where there is none; or (B, C) probabilities
+    labels: Tensor  # (B,), -1 for none; or (B, C) probabilities
     num_tokens: int  # padding not counted
 
 
@@ -62,8 +62,8 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
 def gather(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
     """The reviews with these indices as a batch on the device.
 
-    Without any index the batch is the first review, and `num_tokens` is 0: a process that has no review in a
-    step adds zeros to the sums of the others.
+    Without indices the batch is the first review with `num_tokens` 0. A process that has no review in a step
+    uses it, and adds zeros to the sums of the others.
     """
     rows = indices if len(indices) else np.zeros(1, np.int64)
     batch = make_batch([split.review(i) for i in rows], split.labels[rows], hardware.device)
@@ -80,6 +80,6 @@ def make_batch(
 
 
 def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """An array on a device. A GPU copies from pinned memory, which does not make the CPU wait."""
+    """An array on a device. From pinned memory a GPU copies while the CPU goes on."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -26,7 +26,7 @@ SoftLabels = NDArray[np.float32] | None
 
 
 class Prepared(NamedTuple):
-    """A model that is ready to train, what it learns from, and what a run keeps beside it."""
+    """A model that is ready to train, the reviews it learns from, and what else its run stores."""
 
     config: Config
     kind: run.Kind
@@ -45,9 +45,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them: with an encoder's weights, and with its n-grams fitted.
 
-    An encoder to start from (`init_from`) brings its tokenizer along. `soft_labels`: what these teachers said
-    of the same reviews to another run; without them they are asked. Raises RunError where the encoder does
-    not fit the config, or where it or a teacher is not finished or may have seen what this run holds out.
+    An encoder to start from (`init_from`) brings its tokenizer along. `soft_labels` are these teachers'
+    probabilities for the same reviews; without them the teachers are asked. Raises RunError if the encoder
+    does not fit the config, or if it or a teacher is unfinished or may have seen reviews held out here.
     """
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:

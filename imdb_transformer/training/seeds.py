@@ -30,9 +30,9 @@ class SeedsSummary(BaseModel):
     validation_accuracy: Spread | None
     test_accuracy: Spread | None
     clean_test_accuracy: Spread | None
-    """on the test reviews that do not stand in train or validation as well"""
+    """on the test reviews that are not in train or validation as well"""
     encoder_validation_accuracy: Spread | None
-    """of the encoders alone, without n-grams beside them; the same as above where there are none"""
+    """without the n-grams; the same as `validation_accuracy` for a model without n-grams"""
     encoder_test_accuracy: Spread | None
     """likewise on test"""
     raw_ece: Spread | None
@@ -53,12 +53,12 @@ def seed_trainings(
     init_from: Path | None = None,
     teachers: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
-    """The folder of each seed's run, BASE-seed-N, and its steps; take all of them before the next.
+    """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
 
-    Runs that an interrupted earlier call began continue. The teachers are asked once.
+    Runs of an earlier call that was interrupted are continued. The teachers are asked once.
     """
     if not base.name:
-        raise RunError(f"--run-dir {base}: with --seeds the runs' names begin with it; name one.")
+        raise RunError(f"--run-dir {base}: with --seeds it begins the runs' names and must not be empty.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
@@ -74,25 +74,25 @@ def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
     """Figures of several runs of one recipe; with `test`, each is evaluated on the test split now."""
     validated = [result.validation.accuracy for result in results if result.validation is not None]
     tested = [evaluate(result.run) for result in results] if test else []
-    clean = [found.slices[CLEAN].accuracy for found in tested if CLEAN in found.slices]
+    clean = [each.slices[CLEAN].accuracy for each in tested if CLEAN in each.slices]
     return SeedsSummary(
         runs=[result.run for result in results],
         validation_accuracy=_spread(validated),
-        test_accuracy=_spread([found.accuracy for found in tested]),
+        test_accuracy=_spread([each.accuracy for each in tested]),
         clean_test_accuracy=_spread(clean),
         encoder_validation_accuracy=_spread([_encoder_accuracy(result) for result in results])
         if validated
         else None,
-        encoder_test_accuracy=_spread([(found.encoder_alone or found).accuracy for found in tested]),
-        raw_ece=_spread([found.raw.ece for found in tested]),
-        calibrated_ece=_spread([found.calibrated.ece for found in tested]),
+        encoder_test_accuracy=_spread([(each.encoder_alone or each).accuracy for each in tested]),
+        raw_ece=_spread([each.raw.ece for each in tested]),
+        calibrated_ece=_spread([each.calibrated.ece for each in tested]),
         train_seconds=median(result.train_seconds for result in results),
         tokens_per_second=median(result.tokens_per_second for result in results),
     )
 
 
 def _encoder_accuracy(result: TrainingResult) -> float:
-    """Of a run's encoder alone on validation; where n-grams stand beside it, that is measured now."""
+    """Validation accuracy without the n-grams. If the model has n-grams, it is measured now."""
     assert result.validation is not None
     if not run.open_run(Path(result.run)).config.model.ngram_buckets:
         return result.validation.accuracy

@@ -1,4 +1,4 @@
-"""What a model holds before its first step: the encoder of another run, the weights of n-grams."""
+"""What a model starts with: the encoder of another run, and fitted weights of n-grams."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.ngrams import NONE, hashed
 from imdb_transformer.store import checkpoint, run
 
-# Of [model], what pretraining and fine-tuning may choose differently: the same weights mean the same.
+# Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 FREE = {
     "pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std", "ngram_buckets", "ngram_weight",
 }  # fmt: skip
@@ -33,25 +33,25 @@ NGRAM_MIN_REVIEWS = 10  # an n-gram in fewer training reviews has no vote (confi
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     """The tokenizer of a run to start from, with this config's length limit.
 
-    Raises RunError where the config asks for another, or for an encoder of another size or kind: nothing has
-    been encoded yet, and no teacher asked.
+    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
+    called first, before anything is encoded or a teacher asked.
     """
     source, _ = run.locate(path)
     if source.info.is_linear:
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    tokenizer_of(source)  # says whether it is damaged
+    tokenizer_of(source)  # raises RunError if it is damaged
     _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})
     _check_same(path, "model", config.model, source.config.model, FREE)
     return Tokenizer.load(source.folder, config.tokenizer)
 
 
 def check_finished(path: Path) -> None:
-    """Raises RunError for a run that did not come to its end; one of its checkpoints may be named instead."""
+    """Raises RunError for an unfinished run, but not for one of its checkpoints."""
     source, folder = run.locate(path)
     if path != folder and source.info.status != "finished":
         raise RunError(
             f"{path} is not finished ({source.info.status}): continue it with --resume, or name one of its "
-            f"checkpoints, as {source.checkpoint('last')}."
+            f"checkpoints, such as {source.checkpoint('last')}."
         )
 
 
@@ -67,12 +67,12 @@ def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> No
         raise RunError(f"{path} was trained on the validation split, which this config holds out.")
 
 
-def _check_same(path: Path, section: str, own: BaseModel, theirs: BaseModel, free: set[str]) -> None:
-    there = theirs.model_dump()
-    for key, value in own.model_dump(exclude=free).items():
-        if value != there[key]:
+def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, free: set[str]) -> None:
+    values = origin.model_dump()
+    for key, value in wanted.model_dump(exclude=free).items():
+        if value != values[key]:
             raise RunError(
-                f"{path} does not fit: its {section}.{key} is {there[key]!r}, here it is {value!r}."
+                f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}."
             )
 
 
@@ -87,7 +87,7 @@ def load_encoder(model: nn.Module, path: Path) -> None:
 
 
 def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
-    """Of the checkpoints that a run starts from and is taught by; empty where there are none."""
+    """A hash of the checkpoints that a run starts from and learns from; empty if there are none."""
     lines = []
     for role, path in [("start", init_from), *(("teacher", teacher) for teacher in teachers)]:
         if path is not None:
@@ -98,7 +98,7 @@ def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
 
 
 def fit_ngrams(model: nn.Module, split: EncodedSplit) -> None:
-    """Gives the bag of n-grams beside the encoder, if there is one, its weights: one convex fit on labels."""
+    """Fits the weights of the n-grams beside the encoder to the labels, if the model has n-grams."""
     ngrams = getattr(model, "ngrams", None)
     if ngrams is None:
         return
@@ -112,7 +112,7 @@ def fit_ngrams(model: nn.Module, split: EncodedSplit) -> None:
 
 
 def _presence(split: EncodedSplit, *, num_buckets: int) -> tuple[scipy.sparse.csr_matrix, NDArray[Any]]:
-    """Which n-grams stand in which reviews, (reviews, buckets), and these reviews' labels."""
+    """Which n-grams occur in which reviews, (reviews, buckets), and these reviews' labels."""
     order = length_batches(split.lengths)
     parts, counts = [], []
     for rows in order:
@@ -122,7 +122,7 @@ def _presence(split: EncodedSplit, *, num_buckets: int) -> tuple[scipy.sparse.cs
         counts.append((buckets != NONE).sum(1).numpy())
     ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
     columns = np.concatenate(parts)
-    # Rare ones are noise that the fit would learn by heart; counted by bucket, which few others share.
+    # The fit would memorise rare n-grams. They are counted by bucket, as few n-grams share one.
     is_common = np.bincount(columns)[columns] >= NGRAM_MIN_REVIEWS
     columns, ends = columns[is_common], np.concatenate([[0], np.cumsum(is_common)])[ends]
     presence = scipy.sparse.csr_matrix(

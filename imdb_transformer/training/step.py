@@ -30,7 +30,7 @@ class Learner(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The figures of a step's batch, before the update; of all processes together."""
+    """Results on the batch of all processes, before the update."""
 
     loss: float
     figures: dict[str, float]
@@ -41,7 +41,7 @@ class StepResult(NamedTuple):
 
 
 def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
-    """A learner that has taken no step."""
+    """A learner before its first step."""
     averaged = copy.deepcopy(model) if config.train.ema_decay else model
     return Learner(model, averaged, make_optimizers(model, config.train), config, kind, dtype)
 
@@ -52,7 +52,7 @@ def train_step(
     """One step on the mean loss; `batch` is this process's share of the step's reviews.
 
     Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
-    Raises DivergedError, with nothing updated, where the loss or the gradient is not finite.
+    Raises DivergedError, with nothing updated, if the loss or the gradient is not finite.
     """
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
@@ -67,7 +67,7 @@ def train_step(
             f"at rate {lr:.3g}"
         )
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
-    torch._foreach_mul_(gradients, clipping / num_units)  # of the mean loss from here on
+    torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
     for optimizer in learner.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
@@ -79,7 +79,7 @@ def train_step(
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:
-    """Of all parameters; zeros where there is none, as on a process that another one has to match."""
+    """The gradients of all parameters. Zeros stand for a missing one: all processes sum the same tensors."""
     for parameter in model.parameters():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -89,17 +89,17 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 def _summed(
     figures: Figures, gradients: list[Tensor], batch: Batch, world: World, stop: bool
 ) -> tuple[StepResult, float]:
-    """Adds the gradients up over all processes, in place, and gives the figures and the loss's count.
+    """Sums the gradients over all processes, in place. Returns the step's result and the count of its loss.
 
-    Everything goes in one exchange, and is read once.
+    Everything goes in one exchange, and the CPU reads it once.
     """
     sums = torch.stack([value.detach().float() for value, _ in figures.values()])
     counts = sums.new_tensor([*(count for _, count in figures.values()), batch.num_tokens, stop])
-    if not batch.num_tokens:  # fewer reviews than processes: this one has only stood in
+    if not batch.num_tokens:  # fewer reviews than processes: this one has none
         torch._foreach_zero_([*gradients, sums, counts[:-1]])
     world.sum_([*gradients, sums, counts])
     norm = nn.utils.get_total_norm(gradients)
-    # A GPU has all its work by now: this waits for it.
+    # Waits for a GPU, which has all its work queued by now.
     *read, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
     totals, divisors = read[: len(figures)], dict(zip(figures, read[len(figures) :], strict=True))
     means = {name: total / max(divisors[name], 1) for name, total in zip(figures, totals, strict=True)}
@@ -115,7 +115,7 @@ def all_finite(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int) -> None:
-    """averaged ← decay · averaged + (1 - decay) · model; early on it forgets the random start sooner."""
+    """averaged ← decay · averaged + (1 - decay) · model, with less decay early on."""
     weight = 1 - min(decay, (1 + step) / (10 + step))
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), weight)
 
@@ -125,7 +125,7 @@ def _noise_seed(seed: int, step: int, rank: int) -> int:
 
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
-    """Everything beside the weights to predict with that the next step depends on, by name."""
+    """What the next step depends on besides the weights to predict with, by name."""
     state = moments(learner.optimizers, learner.model)
     if learner.averaged is not learner.model:
         state |= {f"weights.{name}": parameter for name, parameter in learner.model.named_parameters()}
@@ -136,7 +136,7 @@ def training_state(learner: Learner) -> dict[str, Tensor]:
 def load_state(
     learner: Learner, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], *, step: int
 ) -> None:
-    """Puts a learner where its weights and `training_state` were taken, after `step` steps."""
+    """Restores a learner to its state after `step` steps, from its weights and its `training_state`."""
     learner.averaged.load_state_dict(weights)
     for name, parameter in learner.model.named_parameters():
         parameter.copy_(state.get(f"weights.{name}", weights[name]))

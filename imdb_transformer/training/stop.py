@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Which signal asked to stop, if one did."""
+    """The signal that asked the training to stop, or None."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -18,10 +18,10 @@ class StopRequest:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Turns the first signal into a request; a Ctrl-C after it acts at once, as if it were not handled here.
+    """Turns the first signal into a request to stop. A Ctrl-C after it stops the program at once.
 
-    Another SIGTERM does not: who stops a group of processes may send it twice, directly and through torchrun.
-    Outside the main thread, where Python lets nobody handle signals, none becomes a request.
+    A second SIGTERM does not: stopping a group of processes may send it twice, directly and through torchrun.
+    Outside the main thread nothing is caught, as Python handles signals only in the main thread.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

@@ -1,11 +1,11 @@
-"""Training from Python and from the command line: a run is begun or continued, and trained to its end.
+"""Trains a run to its end, a new one or one that was interrupted. Python users and the commands call it.
 
     from imdb_transformer import load_config, train
 
     result = train(load_config("base.toml", ["train.seed=1"]), "runs/mine")
     result.validation.accuracy
 
-Several processes that `torchrun` started call the same function, and train one run together.
+Several processes started by `torchrun` call the same function and train one run together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, pre
 from imdb_transformer.training.step import make_learner
 from imdb_transformer.training.stop import stop_request
 
-# Often enough that pretraining stays below 1.5 GiB, seldom enough to cost nothing (configs/EXPERIMENTS.md).
+# Pretraining then stays below 1.5 GiB, and the time does not show (configs/EXPERIMENTS.md).
 STEPS_BETWEEN_RELEASES = 50
 
 Folder = str | PathLike[str]
@@ -75,13 +75,13 @@ def training_steps(
     config: Config | None, folder: Folder, kind: Kind, *, init_from: Folder | None = None,
     teachers: Sequence[Folder] = (), soft_labels: SoftLabels = None, resume: bool = False,
 ) -> Iterator[Update]:  # fmt: skip
-    """Begins a run, or continues it, and trains it to its end; yields after each step.
+    """Starts or continues a run and trains it to its end; yields after each step.
 
     init_from: a run, or a checkpoint of one; the new run starts with its encoder.
     teachers: runs whose probabilities for the unlabelled reviews are learnt as labels.
     soft_labels: the probabilities that these teachers gave for another run; they are not asked again.
-    resume: continue the run in the folder, or begin it if there is none. With config None, continue it with
-    its own config; the folder may then also be its checkpoint `previous`.
+    resume: continue the run in the folder, or start it if the folder has none. With config None the run's own
+    config is used, and the folder may also be its checkpoint `previous`.
 
     Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
     Interrupted after Ctrl-C or SIGTERM.
@@ -111,12 +111,12 @@ def begin(
     config: Config | None, folder: Path, kind: Kind, init_from: Path | None, teachers: tuple[Path, ...],
     soft_labels: SoftLabels, *, gpu: int,
 ) -> Prepared:  # fmt: skip
-    """A new run in `folder`, with the model's initial weights as its first checkpoint.
+    """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
 
-    Raises RunError where the folder is in use, and ResourceError where the disk is too full for checkpoints.
+    Raises RunError if the folder is in use, and ResourceError if the disk has no room for the checkpoints.
     """
     if config is None:
-        raise ConfigError("A new run needs a config; resume=True does without.")
+        raise ConfigError("A new run needs a config; only a run that is resumed has one.")
     run.check_free(folder)
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, init_from=init_from, teachers=teachers, soft_labels=soft_labels)
@@ -140,7 +140,7 @@ def begin(
 def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName]:
     """The run, and the checkpoint to continue from; `path` is the run or its checkpoint `previous`.
 
-    Raises RunError where it is of another kind.
+    Raises RunError if the run is of another kind.
     """
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
     current = run.open_run(path.parent.parent if from_previous else path)
@@ -154,20 +154,20 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
 
 def check_same(current: run.Run, config: Config, init_from: Path | None, teachers: tuple[Path, ...]) -> None:
-    """Raises RunError where a run is not one of this recipe on these reviews."""
+    """Raises RunError if a run has another config, other origins or other reviews."""
     differences = {
         "with another config": current.config != config,
         "of another --init-from or --teacher": current.info.origin_hash
         != starting_weights.origin_hash(init_from, teachers),
         "on other reviews": corpus.ensure(config.data)[0].content_hash != current.info.corpus_hash,
     }
-    for difference, is_so in differences.items():
-        if is_so:
+    for difference, exists in differences.items():
+        if exists:
             raise RunError(f"{current.folder} is a run {difference}; name another --run-dir.")
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
-    """The hardware that a config asks for; on a CPU, freed memory is kept from here on."""
+    """The hardware that a config asks for. On a CPU it also makes the process keep freed memory."""
     chosen = hardware.choose(config.train, gpu=gpu)
     if chosen.device.type == "cpu":
         hardware.keep_freed_memory()
