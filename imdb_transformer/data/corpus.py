@@ -7,28 +7,22 @@ every source. The held-out splits are cut once, at import (`holdout.py`).
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyarrow import parquet
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.holdout import hold_out, text_hash
-from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, concatenated, measure
+from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, measure
 from imdb_transformer.errors import DataError
-from imdb_transformer.store.files import (
-    is_settled,
-    read_json,
-    recover_folder,
-    sha256_of,
-    whole_folder,
-    write_json,
-)
+from imdb_transformer.store import files
+from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
 
 # `content_hash` of the official splits, whatever the row order.
@@ -38,23 +32,18 @@ IMDB_HASHES = {
     "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
 }
 MANIFEST = "manifest.json"
-PART = 2000  # reviews read at a time
 
 
-class StoredSplit(BaseModel):
+class StoredSplit(BaseModel, extra="forbid", frozen=True):
     """One Parquet file of the corpus and what must be found in it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_rows: int
     content_hash: str
     file_hash: str
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, extra="forbid", frozen=True):
     """Describes a stored corpus. It is written last."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
     fingerprint: str
@@ -93,10 +82,10 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     """
     folder, needs = corpus_folder(config), tuple(needs)
     with suppress(DataError):  # it is damaged, or another process is replacing it
-        if is_settled(folder) and (stored := _usable(config, folder, needs, known)):
+        if files.is_settled(folder) and (stored := _usable(config, folder, needs, known)):
             return stored, True
     with one_at_a_time(folder):
-        recover_folder(folder)
+        files.recover_folder(folder)
         if stored := _usable(config, folder, needs, known):
             return stored, True
         return _import(config, folder), False
@@ -152,19 +141,13 @@ def stored_split(corpus: Corpus, split: str) -> StoredSplit:
 
 def read_split(corpus: Corpus, split: str) -> Rows:
     """The rows of a split. Raises DataError if the corpus has no such split or its file is gone."""
-    return concatenated(parts_of(corpus, split))
-
-
-def parts_of(corpus: Corpus, split: str) -> Iterator[Rows]:
-    """The same, `PART` rows at a time, for splits that are larger than memory. Raises DataError."""
     stored_split(corpus, split)
     path = split_path(corpus, split)
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(PART, columns=["text", "label"]):
-                yield Rows(batch.column("text").to_pylist(), batch.column("label").to_pylist())
+        table = parquet.ParquetFile(path).read(columns=["text", "label"])
     except (OSError, pa.ArrowException):
         raise DataError(f"{path} is missing or damaged; run `imdb-tx download` again.") from None
+    return Rows(table.column("text").to_pylist(), table.column("label").to_pylist())
 
 
 def corpus_folder(config: DataConfig) -> Path:
@@ -187,9 +170,9 @@ def _fingerprint(config: DataConfig) -> str:
         return ""
     stored = Path(config.data_dir).resolve()
     stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
-    for folder, names, files in os.walk(path):
-        names[:] = sorted(name for name in names if Path(folder, name) != stored)
-        for name in sorted(files):
+    for folder, folder_names, file_names in os.walk(path):
+        folder_names[:] = sorted(name for name in folder_names if Path(folder, name) != stored)
+        for name in sorted(file_names):
             status = os.stat(f"{folder}/{name}", follow_symlinks=False)  # noqa: PTH116 - 100,000 files: no Path each
             stats += [folder[len(str(path)) :], name, status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
@@ -203,16 +186,12 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     official = _official_splits(reviews, config.source)
     statistics = measure(reviews)
     splits = hold_out(reviews, config, is_imdb="train" in official)
-    with whole_folder(folder) as temporary:
+    with files.whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
-            source=config.source,
-            fingerprint=fingerprint,
-            is_imdb=official == set(reviews.splits),
-            classes=reviews.classes,
-            splits=stored,
-            statistics=statistics,
-        )
+            source=config.source, fingerprint=fingerprint, is_imdb=official == set(reviews.splits),
+            classes=reviews.classes, splits=stored, statistics=statistics,
+        )  # fmt: skip
         write_json(temporary / MANIFEST, manifest)
     return Corpus(folder, manifest)
 
@@ -222,9 +201,7 @@ def _official_splits(reviews: Reviews, source: str) -> set[str]:
 
     Any other source may hold a part of IMDB, or IMDB's train split and another test split.
     """
-    official = {
-        name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)
-    }  # fmt: skip
+    official = {name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)}
     wrong = [name for name in IMDB_HASHES if name not in official]
     if wrong and (source == "hub" or Path(source).name.startswith("aclImdb_v1.")):
         counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
@@ -237,5 +214,5 @@ def _official_splits(reviews: Reviews, source: str) -> set[str]:
 
 def _store(rows: Rows, path: Path) -> StoredSplit:
     table = pa.table({"text": pa.array(rows.texts, pa.string()), "label": pa.array(rows.labels, pa.int64())})
-    parquet.write_table(table, path, compression="zstd", row_group_size=10 * PART)
+    parquet.write_table(table, path, compression="zstd", row_group_size=20_000)
     return StoredSplit(num_rows=len(rows.texts), content_hash=content_hash(rows), file_hash=sha256_of(path))

@@ -6,41 +6,32 @@ split's: ids of other text or another tokenizer lie in another folder.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from imdb_transformer.config import Config, DataConfig
-from imdb_transformer.data.corpus import Corpus, ensure, parts_of, stored_split
-from imdb_transformer.data.reviews import Rows, concatenated
+from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
+from imdb_transformer.data.reviews import Rows, in_chunks
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.store.files import (
-    is_settled,
-    read_json,
-    recover_folder,
-    sha256_of,
-    whole_folder,
-    write_json,
-    write_whole,
-)
+from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json, write_whole
 from imdb_transformer.store.locks import one_at_a_time
 
 PRETRAINING_SPLITS = ("train", "unsupervised")
 SEAL = "sha256"  # file with the checksum of a tokenizer in the cache
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"
+CHUNK = 2000  # reviews encoded at a time
 
 
-class SplitReport(BaseModel):
+class SplitReport(BaseModel, extra="forbid", frozen=True):
     """How long reviews are and what the length limit cuts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_reviews: int
     num_tokens: int
@@ -48,10 +39,8 @@ class SplitReport(BaseModel):
     num_tokens_cut: int
 
 
-class Meta(BaseModel):
+class Meta(BaseModel, extra="forbid", frozen=True):
     """`split.json`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file_hashes: dict[str, str]
     report: SplitReport
@@ -100,30 +89,31 @@ class TokenizedCorpus(NamedTuple):
 def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None = None) -> TokenizedCorpus:
     """The splits, encoded with `tokenizer`; without one, with the config's, trained first if need be."""
     corpus, _ = ensure(config.data)
-    tokenizer = tokenizer or _tokenizer(config, corpus)
-    return TokenizedCorpus(corpus, tokenizer, encode(config.data, corpus, tokenizer, splits))
+    return encode(config.data, corpus, tokenizer or _tokenizer(config, corpus), splits)
 
 
 def encode(
     config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, splits: Iterable[str]
-) -> dict[str, EncodedSplit]:
+) -> TokenizedCorpus:
     """The splits of a corpus, encoded. `unsupervised` is left out if it has none. Raises DataError."""
     encoded = {}
     for split in splits:
-        if split == "unsupervised" and split not in corpus.manifest.splits:
-            continue
-        encoded[split] = encode_split(
-            _parts(corpus, _members(config, split)),
-            _content_hash(corpus, _members(config, split)),
-            tokenizer,
-            Path(config.data_dir) / "encoded",
-        )
-    return encoded
+        if split != "unsupervised" or split in corpus.manifest.splits:
+            members = _members(config, split)
+            parts = (read_split(corpus, name) for name in members)
+            cache = Path(config.data_dir) / "encoded"
+            encoded[split] = encode_split(parts, _content_hash(corpus, members), tokenizer, cache)
+    return TokenizedCorpus(corpus, tokenizer, encoded)
 
 
 def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
     """The reviews of a split; train includes validation if the config holds none out. Raises DataError."""
-    return concatenated(_parts(corpus, _members(config, split)))
+    rows = Rows([], [])
+    for name in _members(config, split):
+        part = read_split(corpus, name)
+        rows.texts.extend(part.texts)
+        rows.labels.extend(part.labels)
+    return rows
 
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:
@@ -136,8 +126,8 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
 
     If several processes need it, one trains it and the others wait.
     """
-    members = list(_members(config.data, "train"))
-    members += ["unsupervised"] if "unsupervised" in corpus.manifest.splits else []
+    unlabelled = {"unsupervised"} & set(corpus.manifest.splits)
+    members = (*_members(config.data, "train"), *unlabelled)
     settings = config.tokenizer.model_dump(exclude={"max_length", "tail_length"})
     key = f"{_content_hash(corpus, members)} {sorted(settings.items())} {tokenizers.__version__}"
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -147,7 +137,7 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
             # A damaged one is trained again: the same texts give the same bytes.
             if not _is_whole(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                texts = (text for part in _parts(corpus, members) for text in part.texts)
+                texts = (text for name in members for text in read_split(corpus, name).texts)
                 Tokenizer.train(texts, config.tokenizer).save(folder)
                 write_whole(folder / SEAL, sha256_of(folder / FILE_NAME).encode())
     return Tokenizer.load(folder, config.tokenizer)
@@ -163,11 +153,6 @@ def _members(config: DataConfig, split: str) -> tuple[str, ...]:
     return ("train", "validation") if split == "train" and not config.validation else (split,)
 
 
-def _parts(corpus: Corpus, members: Iterable[str]) -> Iterator[Rows]:
-    for name in members:
-        yield from parts_of(corpus, name)
-
-
 def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
     """The hash of a stored split, or for several splits a hash of their hashes. Raises DataError."""
     hashes = [stored_split(corpus, name).content_hash for name in members]
@@ -177,13 +162,11 @@ def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
 def encode_split(parts: Iterable[Rows], content_hash: str, tokenizer: Tokenizer, cache: Path) -> EncodedSplit:
     """The split as ids, from the cache if it is there. `parts` is read only if not.
 
-    Each part is encoded and written before the next one is read, so a split may be larger than memory. If
-    several processes need the split, one encodes it and the others wait.
+    If several processes need the split, one encodes it and the others wait.
     """
     folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
-    if not (is_settled(folder) and (folder / META).exists()):
+    if not (folder / META).exists():
         with one_at_a_time(folder):
-            recover_folder(folder)
             if not (folder / META).exists():
                 _write(parts, tokenizer, folder)
     return load_split(folder)
@@ -191,55 +174,39 @@ def encode_split(parts: Iterable[Rows], content_hash: str, tokenizer: Tokenizer,
 
 def load_split(folder: Path) -> EncodedSplit:
     """Reads an encoded split and verifies every file. Raises DataError."""
+    paths = {name: folder / f"{name}.npy" for name in ARRAYS}
     try:
         meta = read_json(folder / META, Meta)
-        for name in ARRAYS:
-            path = folder / f"{name}.npy"
-            if sha256_of(path) != meta.file_hashes[name]:
-                raise DataError(
-                    f"{path} is damaged (its checksum is wrong); delete {folder} to encode it anew."
-                )
-        ids, offsets, labels = (
-            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
-        )
-        return EncodedSplit(ids, offsets, labels, meta.report)
-    except (OSError, ValueError, KeyError):  # numpy raises ValueError for arrays of objects
+        if {name: sha256_of(path) for name, path in paths.items()} != meta.file_hashes:
+            raise ValueError("wrong checksum")
+        arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in paths.items()}
+    except (OSError, ValueError):  # numpy raises ValueError for arrays of objects
         raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split anew.") from None
+    return EncodedSplit(**arrays, report=meta.report)
 
 
 def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
-    small = tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1
-    dtype: np.dtype[np.unsignedinteger] = np.dtype("uint16" if small else "uint32")
-    lengths: list[int] = []
-    labels: list[int] = []
-    num_tokens = num_reviews_cut = 0
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    reviews, num_tokens, labels = [], [], []
+    for part in parts:
+        labels += part.labels
+        for texts in in_chunks(part.texts, CHUNK):
+            for ids in tokenizer.encode_whole(texts):
+                num_tokens.append(len(ids))
+                reviews.append(tokenizer.cut(ids).astype(dtype))
+    lengths = np.array([len(ids) for ids in reviews], np.int64)
+    num_cut = np.array(num_tokens, np.int64) - lengths
+    arrays = {
+        "ids": np.concatenate([np.empty(0, dtype), *reviews]),
+        "offsets": np.concatenate([[0], lengths.cumsum()]),
+        "labels": np.array(labels, np.int64),
+    }
+    report = SplitReport(
+        num_reviews=len(reviews), num_tokens=sum(num_tokens),
+        num_reviews_cut=np.count_nonzero(num_cut), num_tokens_cut=int(num_cut.sum()),
+    )  # fmt: skip
     with whole_folder(folder) as temporary:
-        with (temporary / "ids.npy").open("wb") as file:
-            _write_header(file, dtype, 0)
-            for part in parts:
-                for whole in tokenizer.encode_whole(part.texts):
-                    ids = tokenizer.cut(whole)
-                    file.write(ids.astype(dtype).tobytes())
-                    lengths.append(len(ids))
-                    num_tokens += len(whole)
-                    num_reviews_cut += len(whole) > len(ids)
-                labels += part.labels
-            _write_header(file, dtype, sum(lengths))
-        offsets = np.cumsum([0, *lengths], dtype=np.int64)
-        np.save(temporary / "offsets.npy", offsets, allow_pickle=False)
-        np.save(temporary / "labels.npy", np.array(labels, dtype=np.int64), allow_pickle=False)
-        report = SplitReport(
-            num_reviews=len(lengths),
-            num_tokens=num_tokens,
-            num_reviews_cut=num_reviews_cut,
-            num_tokens_cut=num_tokens - sum(lengths),
-        )
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         hashes = {name: sha256_of(temporary / f"{name}.npy") for name in ARRAYS}
         write_json(temporary / META, Meta(file_hashes=hashes, report=report))
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype[np.unsignedinteger], length: int) -> None:
-    """Writes the header of a 1-d npy file. It has the same size for every length, so it can be replaced."""
-    file.seek(0)
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(file, header)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from imdb_transformer.errors import DataError
 
@@ -30,15 +30,6 @@ class Rows(NamedTuple):
     labels: list[int]
 
 
-def concatenated(parts: Iterable[Rows]) -> Rows:
-    """The reviews of all parts, in their order."""
-    rows = Rows([], [])
-    for part in parts:
-        rows.texts.extend(part.texts)
-        rows.labels.extend(part.labels)
-    return rows
-
-
 class Reviews(NamedTuple):
     """Everything a source holds: rows by split name, and the names of the classes."""
 
@@ -51,29 +42,27 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
 
     Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
     """
-    columns = {split: columns[split] for split in SPLITS if split in columns}
     if "train" not in columns:
         raise DataError(f"{origin} has no train split (found: {', '.join(columns) or 'nothing'}).")
-    for split, (_, names) in columns.items():
-        if split != "unsupervised" and None in names:
-            raise DataError(f"{origin}: row {names.index(None) + 1} of {split} has no label.")
-    present = {name for name in columns["train"][1] if name is not None}
-    classes = tuple(sorted(present, key=_numbers_first))
-    if len(classes) < 2:
-        present_classes = f"only {classes[0]!r}" if classes else "no labelled review"
-        raise DataError(f"{origin}: a classifier needs two classes or more; train has {present_classes}.")
+    classes = sorted({name for name in columns["train"][1] if name is not None}, key=_numbers_first)
     index = {name: i for i, name in enumerate(classes)}
     splits = {}
-    for split, (texts, names) in columns.items():
+    for split in (name for name in SPLITS if name in columns):
+        texts, names = columns[split]
         if split == "unsupervised":
             splits[split] = Rows(texts, [UNLABELLED] * len(texts))
             continue
-        for row, name in enumerate(names, 1):
+        labels: list[int] = []
+        for name in names:
             if name not in index:
-                known = ", ".join(classes[:10])
-                raise DataError(f"{origin}: row {row} of {split} has label {name!r}; train has {known}.")
-        splits[split] = Rows(texts, [index[name] for name in names if name is not None])
-    return Reviews(splits, classes)
+                problem = f"label {name!r}; train has {', '.join(classes[:10])}" if name else "no label"
+                raise DataError(f"{origin}: row {len(labels) + 1} of {split} has {problem}.")
+            labels.append(index[name])
+        splits[split] = Rows(texts, labels)
+    if len(classes) < 2:
+        only = f"only {classes[0]!r}" if classes else "no labelled review"
+        raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
+    return Reviews(splits, tuple(classes))
 
 
 def _numbers_first(name: str) -> tuple[int, float, str]:
@@ -85,10 +74,8 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
     return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
 
 
-class SplitStatistics(BaseModel):
+class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     """One split in figures. Rows are counted as the source gives them, before validation is cut."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     split: str
     num_rows: int
@@ -111,20 +98,15 @@ def measure(reviews: Reviews) -> list[SplitStatistics]:
     for name, (texts, labels) in reviews.splits.items():
         num_words = np.array([len(text.split()) for text in texts] or [0])
         names = Counter("unlabelled" if label == UNLABELLED else reviews.classes[label] for label in labels)
-        statistics.append(
-            SplitStatistics(
-                split=name,
-                num_rows=len(texts),
-                num_by_label=dict(sorted(names.items())),
-                num_empty=sum(not text.strip() for text in texts),
-                num_duplicates=len(texts) - len(distinct[name]),
-                num_shared={
-                    other: len(distinct[name] & distinct[other]) for other in distinct if other != name
-                },
-                num_with_breaks=sum("<br />" in text for text in texts),
-                word_percentiles={p: int(np.percentile(num_words, p)) for p in PERCENTILES},
-            )
-        )
+        shared = {other: len(distinct[name] & distinct[other]) for other in distinct if other != name}
+        figures = SplitStatistics(
+            split=name, num_rows=len(texts), num_by_label=dict(sorted(names.items())),
+            num_empty=sum(not text.strip() for text in texts),
+            num_duplicates=len(texts) - len(distinct[name]), num_shared=shared,
+            num_with_breaks=sum("<br />" in text for text in texts),
+            word_percentiles={p: int(np.percentile(num_words, p)) for p in PERCENTILES},
+        )  # fmt: skip
+        statistics.append(figures)
     return statistics
 
 

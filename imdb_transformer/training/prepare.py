@@ -77,9 +77,8 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
             f"{current.folder} was begun on other reviews than those of {config.data.source} today."
         )
     soft = run.soft_labels_of(current)
-    tokenizer = tokenizer_of(current)
-    splits = encoded.encode(config.data, stored, tokenizer, _splits_read(config, info.kind, soft is not None))
-    data = TokenizedCorpus(stored, tokenizer, splits)
+    splits = _splits_read(config, info.kind, soft is not None)
+    data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
     return _prepared(config, info.kind, hardware, data, soft)
 
 
