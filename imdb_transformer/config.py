@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-# Bounded, so that a slip of the finger is refused here and not by what breaks later.
+# Bounded: a typo is refused here, with the key's name.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 NaturalInt = Annotated[int, Field(ge=0, lt=2**31)]
 Width = Annotated[int, Field(gt=0, le=65_536)]
@@ -74,7 +74,7 @@ class ModelConfig(BaseModel):
     radius: PositiveInt = 16
     """r, of windowed attention"""
     positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
-    """how the model knows where a token stands: `sinusoidal`, `rotary` or `none`"""
+    """how the model knows a token's position: `sinusoidal`, `rotary` or `none`"""
     norm: Literal["post", "pre"] = "pre"
     """layer norm after each residual sum (`post`: the 2017 paper) or before each sub-layer (`pre`)"""
     embedding_norm: bool = False
@@ -90,13 +90,13 @@ class ModelConfig(BaseModel):
     dropout: Fraction = 0.2
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
     word_dropout: Fraction = 0.5
-    """share of a review's tokens that a classifier's training leaves out, others each time"""
+    """share of a review's tokens that are left out in training, at random (not in pretraining)"""
     ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 4_194_304
-    """hashed weights for the n-grams of a bag beside the encoder; 0 has no such bag"""
+    """hashed weights of the bag of n-grams beside the encoder; 0 for no bag"""
     ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
-    """of the bag's logits beside the encoder's"""
+    """factor of the bag's logits, which are added to the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
-    """one random number an `element`, or one a review and `channel` (cheaper on a CPU)"""
+    """one random number for each `element`, or for each `channel` of a review (cheaper on a CPU)"""
 
     @model_validator(mode="after")
     def _rotary_pairs(self) -> Self:
@@ -127,7 +127,7 @@ class TrainConfig(BaseModel):
     warmup_fraction: Fraction = 0.05
     """share of all steps in which the rate rises in a line to its peak"""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """decay of the weights (Loshchilov and Hutter 2019), not of biases and norms"""
+    """decay of the weights (Loshchilov and Hutter 2019); biases and norms do not decay"""
     beta2: Fraction = 0.999
     """AdamW's decay of the mean squared gradient"""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -143,7 +143,7 @@ class TrainConfig(BaseModel):
     best_by: Literal["accuracy", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """of activations; `auto` takes `bf16` where the hardware computes in it, else `fp32`. Weights are fp32"""
+    """of activations; `auto` takes `bf16` if it is faster on this hardware, else `fp32`. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
     num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -153,20 +153,20 @@ class TrainConfig(BaseModel):
     def _patience_counts(self) -> Self:
         if self.patience and self.best_by == "last":
             raise ValueError(
-                'patience has no effect with best_by = "last", where every validation counts as the best'
+                'patience has no effect with best_by = "last": every validation then counts as the best'
             )
         return self
 
 
 class PretrainConfig(BaseModel):
-    """Self-supervised training, `imdb-tx pretrain`: [train] decides its optimisation."""
+    """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
     model_config = STRICT
 
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """share of tokens hidden behind `[MASK]`"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
-    """ids that stand in for the whole vocabulary in a batch's softmax, about"""
+    """ids that replace the vocabulary in a batch's softmax (their mean number)"""
 
 
 class Config(BaseModel):

@@ -1,7 +1,6 @@
-"""Config files: found by path or name, read, overridden, checked, and written whole into a run.
+"""Config files. `load` reads a TOML or YAML file, applies `--set section.key=value` overrides, and checks it.
 
-`load` reads a TOML (or YAML) file, applies `--set section.key=value` overrides and checks the
-result; `dump` writes the whole of it, which is what a run directory keeps.
+`dump` writes the whole config, with all defaults. A run directory holds it.
 """
 
 import difflib
@@ -18,12 +17,12 @@ from pydantic import ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError
 
-# A config is small; a file of megabytes is not one, and parsing it would only cost memory.
+# A larger file is no config, and parsing it would cost memory.
 MAX_CONFIG_BYTES = 1_000_000
 
 
 def find(name: str) -> Path:
-    """Path of a config: a file of that name, else one shipped with the package."""
+    """Path of a config: a file of that name, or else a config shipped with the package."""
     path = Path(name)
     if path.is_file():
         return path
@@ -65,7 +64,7 @@ def _shipped_folder() -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The sections of a config file. Raises ConfigError where it cannot be read or does not parse."""
+    """The sections of a config file. Raises ConfigError if it cannot be read or does not parse."""
     try:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
@@ -84,8 +83,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _parsed_yaml(text: str) -> Any:
-    """What YAML says, 3e-4 being a number, as in TOML and in YAML 1.2. Raises ValueError."""
-    import yaml  # here, since a cold prediction needs none
+    """The content of a YAML file. 3e-4 is a number, as in TOML and YAML 1.2. Raises ValueError."""
+    import yaml  # not at the top: predictions start faster without it
 
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -113,7 +112,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """The TOML value in `text`; what is not TOML, such as a bare path, is itself a string.
+    """The TOML value in `text`; text that is not TOML, such as a bare path, is a string.
 
     >>> _value("3e-4"), _value("true"), _value("../shared/imdb")
     (0.0003, True, '../shared/imdb')
@@ -126,12 +125,12 @@ def _value(text: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value, which may be large: it is shortened before it is spelt."""
+    """The beginning of a value. A large value is shortened before it becomes text."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = 80
     try:
         return f"{short.repr(value):.80}"
-    except ValueError:  # Python spells no number of more than 4,300 digits
+    except ValueError:  # Python writes no number of more than 4,300 digits
         return "a number of thousands of digits"
 
 
@@ -140,8 +139,8 @@ def _sentence(problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
     where = ".".join(location) or "config"
     if problem["type"] != "extra_forbidden":
-        given = "" if problem["type"] in ("value_error", "missing") else f" (got {_shown(problem['input'])})"
-        return f"{where}: {problem['msg'].removeprefix('Value error, ')}{given}."
+        value = "" if problem["type"] in ("value_error", "missing") else f" (got {_shown(problem['input'])})"
+        return f"{where}: {problem['msg'].removeprefix('Value error, ')}{value}."
     known = Config.model_fields
     if len(location) > 1:
         known = getattr(Config(), location[0]).__class__.model_fields

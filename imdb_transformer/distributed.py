@@ -19,28 +19,28 @@ from imdb_transformer.errors import ConfigError, RunError
 
 T = TypeVar("T")
 
-# How long to wait for a process that is alive: the first may be tokenizing, or asking teachers. A process
-# that dies breaks its connections, which the others notice at once.
+# How long to wait for a process that is alive: the first one may be tokenizing or asking teachers. If a
+# process dies, its connections break, and the others notice at once.
 TIMEOUT = timedelta(hours=2)
 
 
 class World(NamedTuple):
-    """A process among `size` that do the same work, each on its share."""
+    """One of `size` processes that do the same work, each on its share."""
 
     rank: int = 0
     size: int = 1
     gpu: int = 0
-    """number of this process's GPU on its machine, where there are GPUs"""
+    """number of this process's GPU on its machine, if it has GPUs"""
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes; the others only compute."""
+        """Whether this process writes. The others only compute."""
         return self.rank == 0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replaces tensors of one type by their sums over all processes, in a single exchange.
 
-        Raises RunError where a process is gone.
+        Raises RunError if a process is gone.
         """
         if self.size == 1:
             return
@@ -52,7 +52,7 @@ class World(NamedTuple):
             tensor.copy_(part.view_as(tensor))
 
     def from_first(self, value: T) -> T:
-        """The first process's value. Raises RunError where a process is gone."""
+        """The first process's value. Raises RunError if a process is gone."""
         if self.size == 1:
             return value
         values = [value]
@@ -61,7 +61,7 @@ class World(NamedTuple):
         return values[0]
 
     def wait(self) -> None:
-        """Returns when every process has called it. Raises RunError where one is gone."""
+        """Returns when every process has called it. Raises RunError if one is gone."""
         self.sum_([torch.zeros(1)])
 
 
@@ -71,7 +71,7 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """The world that `torchrun` started this process in; a world of one without it. May be nested."""
+    """The processes that `torchrun` started; without it, this process alone. May be nested."""
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal():
         raise ConfigError(f"WORLD_SIZE is {size!r}, which is no number. {NOT_TORCHRUN}")
@@ -84,8 +84,8 @@ def joined() -> Iterator[World]:
     num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
     if gpu < num_gpus:
         torch.cuda.set_device(gpu)
-    # The first optimizer imports this module, whose functions take the group of that moment as a default.
-    # They would keep it, and gloo's threads, past the end of the interpreter, where such a thread can abort.
+    # The first optimiser imports this module, whose functions keep the current process group as default, and
+    # with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
     importlib.import_module("torch.distributed.nn.functional")
     try:
         with _partners():

@@ -1,24 +1,24 @@
-"""What can go wrong for a user, each kind with the exit code of the process.
+"""Errors that a user may cause or meet, each with the exit code of the process.
 
-0 is success, 1 a defect of ours (a traceback), 2 to 6 are below, 130 and 143 are
-interruptions. Every message is a sentence: what was wrong, where, what would be right.
+0 is success, 1 a defect of this program (with a traceback), 130 and 143 are interruptions; 2 to 6 are below.
+Every message is a sentence: what was wrong, where, and what would be right.
 """
 
 
 class ConfigError(Exception):
-    """The command line or the config asks for something that does not exist or cannot be."""
+    """The command line or the config asks for something that does not exist or is not possible."""
 
     exit_code = 2
 
 
 class DataError(Exception):
-    """A source, a stored corpus or an encoded split is missing, broken or not what it claims to be."""
+    """A source, a stored corpus or an encoded split is missing or damaged."""
 
     exit_code = 3
 
 
 class RunError(Exception):
-    """A run or a checkpoint is missing, broken or does not fit what it is used with."""
+    """A run or a checkpoint is missing or damaged, or does not fit."""
 
     exit_code = 4
 
@@ -36,9 +36,9 @@ class ResourceError(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal ended the work, after what was reached had been saved.
+    """A signal ended the work, and the progress was saved.
 
-    Not an Exception, as KeyboardInterrupt is not: no library's `except Exception` may swallow it.
+    Like KeyboardInterrupt it is no Exception: a library's `except Exception` must not catch it.
     """
 
     def __init__(self, message: str, *, exit_code: int) -> None:

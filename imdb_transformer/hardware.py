@@ -1,4 +1,4 @@
-"""What to compute on, and in which type: chosen at run time, and said."""
+"""The device to compute on, and the type of activations on it."""
 
 import ctypes
 import sys
@@ -33,7 +33,7 @@ class Hardware(NamedTuple):
 
 
 def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
-    """The hardware a config asks for; `gpu`: which one. Raises ConfigError for a GPU that is not there."""
+    """The hardware a config asks for, and of several GPUs this one. Raises ConfigError if it is missing."""
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     available = torch.cuda.is_available()
@@ -51,12 +51,11 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
 
 
 def keep_freed_memory() -> None:
-    """Asks glibc not to give freed blocks back to the system, which is where activations come from and go.
+    """Makes glibc keep freed memory for the next tensors.
 
-    For a process of ours: a command calls it, and `Predictor.load` does not.
-
-    Otherwise each of a step's large tensors is mapped afresh and costs a page fault every 4 KiB: a quarter
-    of the time of a step (scripts/README.md). Does nothing where the C library has no `mallopt`.
+    Otherwise the system maps each large tensor of a step afresh, with a page fault every 4 KiB. That takes a
+    quarter of a step's time (scripts/README.md). It changes the whole process, so commands call it and
+    `Predictor.load` does not. Does nothing if the C library has no `mallopt`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -65,10 +64,10 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Gives back to the system what `keep_freed_memory` keeps and nothing uses.
+    """Returns unused memory that `keep_freed_memory` kept to the system.
 
-    A batch's tensors rarely fit the gaps that those of another size left, so the gaps add up. Does nothing
-    where the C library has no `malloc_trim`.
+    Tensors of one batch rarely fit the gaps that another batch left, so the gaps add up. Does nothing if the
+    C library has no `malloc_trim`.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
@@ -76,7 +75,7 @@ def release_freed_memory() -> None:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether matrix products in bf16 are faster than in fp32 there, not merely possible."""
+    """Whether matrix products on the device are faster in bf16 than in fp32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
@@ -84,7 +83,7 @@ def computes_in_bf16(device: torch.device) -> bool:
 
 
 def processor_name() -> str:
-    """The processor as its maker calls it, where the system says."""
+    """The processor's model name, or "CPU" if the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(errors="replace").splitlines():

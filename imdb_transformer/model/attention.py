@@ -1,8 +1,8 @@
 """Multi-head self-attention: full, or restricted to a neighbourhood at a cost linear in length.
 
 Shapes: B batch, L length, H heads, K head width, D model width; N groups of S queries, each with the T keys
-that it may see. Full attention: a review is a group, S = T = L. Windowed with radius r: the batch's reviews,
-laid end to end, are cut into groups of S = 2r queries, and T = 4r.
+that it may see. With full attention each review is a group, and S = T = L. With windows of radius r, the
+batch's reviews are laid end to end and cut into groups of S = 2r queries, and T = 4r.
 """
 
 import math
@@ -26,13 +26,14 @@ class SelfAttention(nn.Module):
         self.windowed = config.attention == "windowed"
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
-        self.weights = nn.Identity()  # the attention weights (H, N, S, T) pass through it, for hooks to read
+        self.weights = nn.Identity()  # hooks read the attention weights (H, N, S, T) from it
         self.project_out = Linear(inner, config.width)
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D), or (R, D) of the positions `rows` (R,), counted over the whole batch.
+        """(B, L, D) -> (B, L, D), or (R, D) at the positions `rows` (R,), counted over the whole batch.
 
-        `bias` comes from `attention_bias`, `rotation` from `rotary_table`; without it, heads know no order.
+        `bias` comes from `attention_bias`, `rotation` from `rotary_table`. Without `rotation` the heads do
+        not know the order of the tokens.
         """
         qkv = self.project_in(x).unflatten(-1, (3, self.num_heads, self.head_width))
         q, k, v = qkv.permute(2, 3, 0, 1, 4).contiguous().unbind()  # (H, B, L, K) each, copied once
@@ -44,8 +45,8 @@ class SelfAttention(nn.Module):
             q, k, v = (laid_end_to_end(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)
-        # Plain batched products: on a CPU faster than the fused kernel, which is slow with a mask and
-        # slower in the backward pass (scripts/README.md).
+        # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
+        # (scripts/README.md).
         weights = self.weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
         heads = (weights @ v).flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
         heads = heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])  # (B, L, HK)
@@ -55,9 +56,9 @@ class SelfAttention(nn.Module):
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
     """(N, S, T) to add to scores: very negative on padding and beyond the neighbourhood, else zero.
 
-    `mask` (B, L) is true on tokens. Full attention (radius 0): (B, 1, L). Made once a batch, for all layers.
+    `mask` (B, L) is true on tokens. Full attention has radius 0 and a bias of (B, 1, L). All layers share it.
     """
-    # Finite: a query that sees nothing (padding far from any token) gives a mean, not NaN.
+    # Finite: a query without any key (padding far from all tokens) then gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2
     if not radius:
         allowed = mask[:, None]

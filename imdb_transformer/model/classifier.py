@@ -1,6 +1,6 @@
 """The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
 
-Beside it, if the config says so, a bag of n-grams.
+A bag of n-grams may vote beside it.
 
 Shapes: B batch, L length, D model width, C classes.
 """
@@ -36,17 +36,17 @@ class Classifier(nn.Module):
         if self.training and self.word_dropout:
             ids, mask = without_words(ids, mask, self.word_dropout)
         logits = self.head(pool(self.encoder(ids, mask, dtype), mask, self.pooling).float())
-        # The encoder learns as if it were alone: beside weights that already know the training reviews
-        # it would find nothing left to learn (configs/EXPERIMENTS.md).
+        # The encoder learns alone: the n-grams already fit the training reviews and would leave it nothing
+        # to learn (configs/EXPERIMENTS.md).
         if self.training or self.ngrams is None:
             return logits
         return logits + self.ngram_weight * self.ngrams(ids, mask)
 
 
 def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """(B, L) ids and mask -> (B, L'): each review without a `share` of its tokens, drawn anew each time.
+    """(B, L) ids and mask -> (B, L'): each review without a random `share` of its tokens.
 
-    "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up: the dropped ones cost no time.
+    "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up, so a dropped token costs no time.
     """
     length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
     noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last
@@ -57,12 +57,12 @@ def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tens
 
 
 def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(B, L, D) -> (B, D), the "max" or "mean" over tokens. Padding is never seen, not even below zero."""
-    if pooling == "mean":  # sum and count in fp32: bf16 knows no 257
+    """(B, L, D) -> (B, D), the "max" or "mean" over tokens. Padding never counts."""
+    if pooling == "mean":  # sum and count in fp32: bf16 cannot hold 257
         total = features.masked_fill(~mask[..., None], 0).sum(1, dtype=torch.float32)
         return total / mask.sum(1, keepdim=True)
     # A sum, not masked_fill: its gradient costs nothing.
     penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
     features = features + penalty[..., None]
-    # `max` finds the positions, too, which makes its gradient cheap; without one, `amax` is faster.
+    # `max` also returns the positions, which makes its gradient cheap. Without a gradient `amax` is faster.
     return features.max(dim=1).values if features.requires_grad else features.amax(dim=1)

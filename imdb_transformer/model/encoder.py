@@ -18,7 +18,7 @@ PADDING_INDEX = 0
 
 
 class Encoder(nn.Module):
-    """Embedding and `num_layers` blocks; pre-norm ends with a layer norm of its own."""
+    """Embedding and `num_layers` blocks. Pre-norm ends with one more layer norm."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype, rows: Tensor | None = None) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`.
 
-        With `rows` (R,), positions counted over the whole batch: the features (R, D) of these alone. After
-        the last attention the others are not computed.
+        With `rows` (R,), positions counted over the whole batch, it returns the features (R, D) of these
+        alone. The others are not computed beyond the last attention.
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, min(self.radius, length), dtype)  # beyond the length is nothing to see
+        bias = attention_bias(mask, min(self.radius, length), dtype)  # a larger radius sees no more
         rotation = None
         if self.config.positions == "rotary":
             rotation = rotary_table(length, self.config.head_width, ids.device, dtype)
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embedding, plus positions where they are added, with optional layer norm, and dropout."""
+    """Token embedding plus sinusoidal positions, layer norm (both optional), and dropout."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout, by_channel=config.dropout_mask == "channel")
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D), or (R, D) of the positions `rows`; all arguments as in `SelfAttention`."""
+        """(B, L, D) -> (B, L, D), or (R, D) at the positions `rows`; arguments as in `SelfAttention`."""
         attend, drop, residual = self.attention, self.dropout, select(x, rows)
         if self.pre_norm:
             x = residual + drop(attend(self.attention_norm(x), bias, rotation, rows))
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, or with GELU in the place of ReLU (Vaswani et al. 2017, 3.3)."""
+    """max(0, x W1 + b1) W2 + b2, or with GELU instead of ReLU (Vaswani et al. 2017, 3.3)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

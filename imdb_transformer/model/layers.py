@@ -1,8 +1,8 @@
-"""Linear map, layer norm and dropout, for activations that may be bf16 beside fp32 weights.
+"""Linear map, layer norm and dropout for fp32 weights and activations in fp32 or bf16.
 
-The weights stay in fp32, where small updates are not lost; each layer casts them to the type of the
-activations that come in. That is mixed precision (Micikevicius et al. 2018) without autocast, which
-would cast activations back and forth between layers.
+The weights stay in fp32, in which small updates are not lost. Each layer casts them to the type of its input.
+That is mixed precision (Micikevicius et al. 2018) without autocast, which would cast activations back and
+forth between layers.
 """
 
 import torch
@@ -24,7 +24,7 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation (Ba et al. 2016) in the type of x; the statistics are fp32 in any case."""
+    """Layer normalisation (Ba et al. 2016) in the type of x, with statistics in fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
@@ -33,10 +33,10 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Dropout(nn.Module):
-    """Dropout with one random number an element, or one a review and channel.
+    """Dropout with one random number for each element, or one for each channel of a review.
 
-    The latter (Gal and Ghahramani 2016; "spatial" or "locked" dropout elsewhere) needs L times fewer
-    random numbers, which on a CPU otherwise cost as much as a matrix product.
+    The second kind (Gal and Ghahramani 2016, also called "spatial" or "locked" dropout) needs L times fewer
+    random numbers. On a CPU, drawing them for each element costs as much as a matrix product.
     """
 
     def __init__(self, p: float, *, by_channel: bool) -> None:
@@ -44,7 +44,7 @@ class Dropout(nn.Module):
         self.p, self.by_channel = p, by_channel
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D) -> (B, L, D); selected positions (R, D), of any reviews, are dropped by element."""
+        """(B, L, D) -> (B, L, D). Selected positions (R, D) are always dropped by element."""
         if not (self.training and self.p):
             return x
         if not (self.by_channel and x.ndim == 3):

@@ -1,4 +1,4 @@
-"""Masked language modelling: an encoder learns to name the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
+"""Masked language modelling: an encoder learns to guess the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
 
 Shapes: B batch, L length, D model width, V vocabulary, M masked positions, K candidates.
 """
@@ -13,15 +13,15 @@ from imdb_transformer.config import ModelConfig, PretrainConfig
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.layers import LayerNorm, Linear
 
-SIZE_MULTIPLE = 128  # of the numbers of masked positions and of candidates
-RARE = 1e-3  # expected uses of an id that never occurs: it keeps a chance to be a candidate
+SIZE_MULTIPLE = 128  # M and K are rounded up to a multiple of it
+RARE = 1e-3  # added to each id's count: an id that never occurs may still become a candidate
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder, and a head that names tokens by the weights of the embedding itself."""
+    """An encoder, and a head that shares its weights with the embedding."""
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
-    special_ids: Tensor  # those that stand for no text
+    special_ids: Tensor  # ids that spell no text
 
     def __init__(
         self, config: ModelConfig, options: PretrainConfig, *, mask_id: int, special_ids: Sequence[int],
@@ -34,21 +34,21 @@ class MaskedLanguageModel(nn.Module):
         self.transform = Linear(config.width, config.width)
         self.norm = LayerNorm(config.width)
         frequency = (counts + RARE) / (counts + RARE).sum()
-        # Starting at the unigram distribution: only what the context adds is left to learn.
+        # Starts at the unigram distribution: the model learns only what the context adds.
         self.bias = nn.Parameter(frequency.log())
         spread = frequency.sqrt()
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
-        inclusion[list(special_ids)] = 0  # or the embedding of padding would not stay zero
+        inclusion[list(special_ids)] = 0  # the embedding of padding must stay zero
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
     def forward(
         self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32
     ) -> tuple[Tensor, Tensor, int]:
-        """(B, L) ids and mask (true on tokens) -> sums over the masked tokens, drawn from torch's generator.
+        """(B, L) ids and mask (true on tokens) -> three sums over the masked tokens.
 
-        They are the cross-entropy in nats, the number of right answers (the likeliest candidate is the true
-        id), and M, the number of masked tokens.
+        They are the cross-entropy in nats, the number of right answers (the true id is the likeliest
+        candidate), and M, the number of masked tokens. Masks come from torch's generator.
         """
         masked = self.masked_positions(ids, mask)
         rows = masked.flatten().nonzero().squeeze(1)
@@ -61,7 +61,7 @@ class MaskedLanguageModel(nn.Module):
         return loss, (logits.argmax(1) == 0).sum(), num_masked
 
     def masked_positions(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B, L): a random `mask_fraction` of the tokens, at least one; never a special one."""
+        """(B, L): true on a random `mask_fraction` of the tokens, at least one, never on a special one."""
         eligible = mask & ~torch.isin(ids, self.special_ids)
         noise = torch.rand(ids.shape, device=ids.device).masked_fill(~eligible, torch.inf)
         return eligible & ((noise < self.mask_fraction) | (noise == noise.min()))
@@ -69,9 +69,9 @@ class MaskedLanguageModel(nn.Module):
     def candidate_logits(self, features: Tensor, targets: Tensor) -> Tensor:
         """(M, D) features and (M,) true ids -> (M, 1 + K) logits of the true id and of K candidates.
 
-        The candidates stand in for the vocabulary. Each id is one with its own probability p, and log p is
-        taken from its logit: the sum over candidates estimates the sum over the vocabulary without bias
-        (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
+        The candidates replace the vocabulary in the softmax. Each id becomes one with its own probability p,
+        and log p is subtracted from its logit. The sum over candidates is then an unbiased estimate of the
+        sum over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
         candidates = _rounded_up(drawn)  # (K,)
@@ -88,7 +88,7 @@ class MaskedLanguageModel(nn.Module):
 def _rounded_up(indices: Tensor) -> Tensor:
     """(n,) -> (n rounded up to `SIZE_MULTIPLE`,), zeros after the indices.
 
-    Their number is drawn anew in each step. oneDNN keeps the code of its last 1,024 matrix products, one for
-    each size: with a new size in every step it takes gigabytes and compiles all the time.
+    Their number differs from step to step. oneDNN compiles a matrix product for each size, and caches 1,024.
+    With a new size in every step, it would take gigabytes and compile all the time.
     """
     return F.pad(indices, (0, -len(indices) % SIZE_MULTIPLE))

@@ -1,8 +1,8 @@
-"""A bag of n-grams beside the encoder: shallow and wide, where the encoder is deep and narrow.
+"""A bag of n-grams beside the encoder. It is shallow and wide; the encoder is deep and narrow.
 
-Each run of one, two or three ids that a review holds adds its weight to the logits, once, however often
-it occurs. Weights are kept by hash (fastText: Joulin et al. 2017, section 2.2), so that their number is
-fixed. They are not learnt by gradient but fitted before training starts (`training/starting_weights.py`).
+Each sequence of one, two or three ids in a review adds its weight to the logits, once, however often it
+occurs. Weights are stored by hash (fastText: Joulin et al. 2017, section 2.2), which fixes their number. They
+are fitted before training starts (`training/starting_weights.py`), and gradients do not change them.
 
 Shapes: B batch, L length, G = 3L n-grams, C classes.
 """
@@ -39,7 +39,7 @@ class Ngrams(nn.Module):
 
 
 def hashed(ids: Tensor, mask: Tensor, num_buckets: int) -> Tensor:
-    """(B, G): buckets of the n-grams that each review holds, in order, each once; then -1."""
+    """(B, G): the distinct buckets of each review's n-grams, largest first; then -1."""
     parts = [
         buckets.masked_fill(~mask[:, order:], NONE)
         for order, buckets in enumerate(buckets_by_order(ids, num_buckets))
@@ -55,8 +55,8 @@ def buckets_by_order(ids: Tensor, num_buckets: int) -> list[Tensor]:
     state = torch.zeros_like(ids)
     parts = []
     for order in range(min(ORDER, ids.shape[1])):
-        # State i was of the n-gram that starts at i; with the next id, of one that is longer by it.
+        # State i is a hash of the n-gram that starts at i. The next id makes the n-gram longer by one.
         following = ids[:, order:]
         state = (state[:, : following.shape[1]] + following + 1) * MULTIPLIER
-        parts.append((state >> 31) % num_buckets)  # high bits: those that depend on all bits of the ids
+        parts.append((state >> 31) % num_buckets)  # the high bits depend on all bits of the ids
     return parts

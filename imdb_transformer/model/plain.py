@@ -1,8 +1,8 @@
-"""The whole classifier once more, as the papers write it: read this first.
+"""The whole classifier as the papers write it. Read this first.
 
-One review at a time, full attention under a mask, a loop over heads. There is no batch and no padding, and
-nothing is made fast. It takes a `Classifier`'s weights by their names; tests hold that model's logits to
-these. Dropout, which only training has, and the bag of n-grams are left out.
+It computes one review at a time, with full attention under a mask and a loop over heads. There is no batch
+and no padding, and nothing is made fast. It uses the weights of a `Classifier`, and the tests compare the two
+models' logits. Dropout, which happens only in training, and the bag of n-grams are left out.
 
 Shapes: L length, D model width, K head width, F feed-forward width, C classes.
 """

@@ -1,4 +1,4 @@
-"""How the model knows where a token stands: sinusoidal or rotary positions.
+"""How the model knows the position of a token: sinusoids or rotation.
 
 Shapes: B batch, L length, H heads, K head width, D model width.
 """
@@ -6,7 +6,7 @@ Shapes: B batch, L length, H heads, K head width, D model width.
 import torch
 from torch import Tensor
 
-BASE = 10_000.0  # wavelengths grow from 2π to 2π times this
+BASE = 10_000.0  # wavelengths range from 2π to 2π times this
 
 
 def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
@@ -29,7 +29,7 @@ def rotary_table(length: int, head_width: int, device: torch.device, dtype: torc
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """(..., L, K) with channel pairs (i, i + K/2) turned by an angle that grows with the position.
 
-    A product of two such vectors depends on how far apart they stand, not on where.
+    The product of two such vectors depends on their distance, not on their positions.
     """
     cosine, sine = rotation
     return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, dims=-1), sine)

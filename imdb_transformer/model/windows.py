@@ -17,9 +17,10 @@ def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
 
 
 def windows(x: Tensor, size: int) -> Tensor:
-    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 of each neighbour around it.
+    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 positions before and after it.
 
-    Beyond the ends stand zeros or another head; the attention bias masks them. The plain form:
+    Positions beyond the ends hold zeros or values of another head; the attention bias masks them. The plain
+    form:
 
         F.pad(x, (0, 0, size // 2, size // 2)).unfold(1, 2 * size, size).transpose(-1, -2)
     """
@@ -43,7 +44,7 @@ class _Windows(torch.autograd.Function):
     def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
         heads, groups, double, width = gradient.shape
         size, radius = double // 2, double // 4
-        # Counted from the padding before the first position, window i covers the pieces i and i + 1 of S.
+        # Window i covers the pieces i and i + 1 of S positions, counted from the padding in front.
         first, second = gradient.reshape(-1, 2, size, width).unbind(1)
         pieces = gradient.new_empty(heads * groups + 1, size, width)
         pieces[0], pieces[-1] = first[0], second[-1]
@@ -53,7 +54,7 @@ class _Windows(torch.autograd.Function):
 
 
 def by_position(weights: Tensor, length: int) -> Tensor:
-    """(H, N, S, T) attention weights of one review -> (H, L, L): row i is what position i looks at."""
+    """(H, N, S, T) attention weights of one review -> (H, L, L): row i has the weights of query i."""
     heads, num_groups, size, num_keys = weights.shape
     radius = (num_keys - size) // 2  # 0 for full attention
     whole = weights.new_zeros(heads, num_groups * size, num_groups * size + 2 * radius)
