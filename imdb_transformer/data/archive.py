@@ -1,7 +1,7 @@
 """The official archive's layout: one review a file, in `{train,test}/{pos,neg}` and `train/unsup`.
 
-The archive is read as a stream and never unpacked, so no member can land outside a folder. A member
-that could only be an attack or damage (a link, a path with `..`, an impossible size) is refused.
+The archive is read as a stream and never unpacked, so no member can be written outside a folder. Members that
+only an attack or damage can explain (links, paths with `..`, impossible sizes) are refused.
 """
 
 import errno
@@ -33,7 +33,7 @@ UNLABELLED_FOLDER = "unsup"
 
 
 def is_url(source: str) -> bool:
-    """Whether the source is to be fetched rather than opened."""
+    """Whether the source is a web address."""
     return source.startswith(("http://", "https://"))
 
 
@@ -68,7 +68,7 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
         with _opened(path, origin) as stream:
             with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
                 reviews = _collect(_members(archive, origin), origin)
-            while stream.read(READ_LIMIT):  # to the end, where gzip's checksum stands
+            while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
                 pass
             return reviews
     except PermissionError:
@@ -79,7 +79,7 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
 
 
 class _Guarded:
-    """A stream that refuses to read as much, at once or in all, as only a forged archive would hold."""
+    """A stream that raises DataError if more is read, at once or in total, than a review archive holds."""
 
     def __init__(self, stream: BinaryIO, origin: str) -> None:
         self.stream, self.origin, self.num_read = stream, origin, 0
@@ -104,7 +104,7 @@ def _too_large(origin: str) -> DataError:
 
 @contextmanager
 def _opened(path: Path, origin: str) -> Iterator[_Guarded]:
-    """The tar stream in a file, decompressed where it is gzip."""
+    """The tar stream in a file, decompressed if the file is gzip."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if is_gzip else path.open("rb") as stream:

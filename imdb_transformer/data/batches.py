@@ -1,4 +1,4 @@
-"""Batches of encoded reviews: which go together, and their padding.
+"""Batches of encoded reviews: which reviews go together, and padding.
 
 Shapes: B batch, L length, N reviews.
 """
@@ -13,8 +13,8 @@ from imdb_transformer.data.tokenizer import PAD_ID
 
 EncodedReview = NDArray[np.unsignedinteger]
 
-PADDING_MULTIPLE = 16  # few distinct lengths keep the kernels' caches warm; fewer would only add padding
-BATCH_TOKENS = 16_384  # of a batch, padding included, where nothing is kept for a backward pass
+PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
+BATCH_TOKENS = 16_384  # of a batch in prediction, padding included
 
 
 def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -> NDArray[np.int64]:
@@ -68,8 +68,8 @@ def batch_plan(
 ) -> list[NDArray[np.int64]]:
     """The batches of one epoch, in order: every review once, like lengths together.
 
-    A pure function of its arguments: a resumed run needs no generator. Lengths are blurred by up to a
-    sixteenth before sorting: batches differ from epoch to epoch and waste little on padding.
+    It is a pure function of its arguments, so a resumed run needs no generator. Lengths are reduced at random
+    by up to a sixteenth before sorting. So batches differ from epoch to epoch, and padding stays small.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))

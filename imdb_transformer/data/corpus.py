@@ -1,7 +1,7 @@
-"""The stored corpus: what a source held, imported once, checked, and kept as one Parquet file a split.
+"""The stored corpus: a source's reviews, imported once, checked, and stored as one Parquet file a split.
 
-Rows are stored in the order of their text's hash, so that the same reviews give the same corpus from
-every source. The held-out splits are cut once, at import (`holdout.py`).
+Rows are stored in the order of their text's hash: the same reviews give the same corpus from any source.
+Reviews are held out once, at import (`holdout.py`).
 """
 
 import hashlib
@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 
 
 class StoredSplit(BaseModel, extra="forbid", frozen=True):
-    """One Parquet file of the corpus and what must be found in it."""
+    """What the Parquet file of a split must contain."""
 
     num_rows: int
     content_hash: str
@@ -73,7 +73,7 @@ def content_hash(rows: Rows) -> str:
 
 
 def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> tuple[Corpus, bool]:
-    """The stored corpus of a source, imported first if need be; and whether it was stored already.
+    """The stored corpus of a source, imported if need be, and whether it was stored already.
 
     A stored corpus is verified by hash. It is imported again in two cases: a local source has changed since,
     or the file of a split in `needs` is gone (training needs no test split). A run passes the content hash
@@ -164,7 +164,7 @@ def _is_local(config: DataConfig) -> bool:
 
 
 def _fingerprint(config: DataConfig) -> str:
-    """Changes when a local source's files do. Empty if there are no local files."""
+    """A hash that changes when a local source's files change. Empty if there are no local files."""
     path = Path(config.source).resolve()
     if not (_is_local(config) and path.exists()):
         return ""
@@ -207,7 +207,7 @@ def _official_splits(reviews: Reviews, source: str) -> set[str]:
         counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
         raise DataError(
             f"{source} should be IMDB (25,000 train, 25,000 test, 50,000 unsupervised) and is not: wrong "
-            f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own."
+            f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own file."
         )
     return official
 

@@ -1,8 +1,8 @@
-"""The embedded corpus: reviews that a small grammar writes, split like IMDB, the same on every machine.
+"""The embedded corpus: reviews from a small grammar, split like IMDB, the same on every machine.
 
-A review is a few clauses about parts of a film. What makes it more than a word count: negation
-("not a good plot" is bad), contrast ("the score is lovely, but the film is dull": the last
-word counts) and asides of the other opinion. The label is that of the verdict.
+A review is a few clauses about parts of a film. Counting words is not enough: there is negation ("not a good
+plot" is bad), contrast ("the score is lovely, but the film is dull" is bad), and asides of the other opinion.
+The label is that of the verdict.
 """
 
 import random
@@ -70,7 +70,7 @@ def _rows(generator: random.Random, count: int, seen: set[str], *, labelled: boo
 
 
 def _review(r: random.Random, label: int) -> str:
-    """A review whose verdict is `label`: short ones are one clause, long ones up to some twenty."""
+    """A review whose verdict is `label`, of one clause to about twenty."""
     length = r.choice((1, 1, 2, 3, 4, 6, 10, 20))
     if length == 1:
         return r.choice((_exclamation, _main_clause))(r, label)
@@ -91,7 +91,7 @@ def _review(r: random.Random, label: int) -> str:
 
 
 def _opinion(r: random.Random, label: int) -> str:
-    """An adjective phrase of the given polarity; one in four says it by negating the other."""
+    """An adjective phrase of the given polarity; one in four negates an adjective of the other."""
     if r.random() < 0.25:
         return r.choice(("not ", "not at all ", "never ", "hardly ")) + r.choice(BAD if label else GOOD)
     return r.choice(DEGREES) + r.choice(GOOD if label else BAD)

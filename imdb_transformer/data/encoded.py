@@ -1,8 +1,8 @@
-"""From a config to encoded splits: corpus, tokenizer and ids, each made only if it is not on disk yet.
+"""From a config to encoded splits: corpus, tokenizer and ids. What is on disk already is not made again.
 
 An encoded split is three npy files: `ids` of all reviews end to end, `offsets` (review i is
 `ids[offsets[i]:offsets[i + 1]]`) and `labels`. Its folder is named after the tokenizer's hash and the
-split's: ids of other text or another tokenizer lie in another folder.
+split's, so ids of other text or of another tokenizer lie in another folder.
 """
 
 import hashlib
@@ -47,11 +47,11 @@ class Meta(BaseModel, extra="forbid", frozen=True):
 
 
 class EncodedSplit(NamedTuple):
-    """A split as ids; `report` says what was cut."""
+    """A split as ids. `report` says what was cut."""
 
     ids: NDArray[np.unsignedinteger]  # of all reviews, end to end
     offsets: NDArray[np.int64]  # (reviews + 1,)
-    # (reviews,), -1 where there is none; or (reviews, classes) probabilities of a teacher.
+    # (reviews,), -1 for none; or (reviews, classes) probabilities of a teacher.
     labels: NDArray[np.int64] | NDArray[np.float32]
     report: SplitReport
 
@@ -87,7 +87,7 @@ class TokenizedCorpus(NamedTuple):
 
 
 def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None = None) -> TokenizedCorpus:
-    """The splits, encoded with `tokenizer`; without one, with the config's, trained first if need be."""
+    """The splits, encoded with `tokenizer` or else with the config's, which is trained if need be."""
     corpus, _ = ensure(config.data)
     return encode(config.data, corpus, tokenizer or _tokenizer(config, corpus), splits)
 
@@ -134,7 +134,7 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
     folder = Path(config.data.data_dir) / "tokenizers" / name
     if not _is_whole(folder):
         with one_at_a_time(folder):
-            # A damaged one is trained again: the same texts give the same bytes.
+            # A damaged tokenizer is trained again: the same texts give the same bytes.
             if not _is_whole(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 texts = (text for name in members for text in read_split(corpus, name).texts)
@@ -160,7 +160,7 @@ def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
 
 
 def encode_split(parts: Iterable[Rows], content_hash: str, tokenizer: Tokenizer, cache: Path) -> EncodedSplit:
-    """The split as ids, from the cache if it is there. `parts` is read only if not.
+    """The split as ids, from the cache or else from `parts`.
 
     If several processes need the split, one encodes it and the others wait.
     """

@@ -1,4 +1,4 @@
-"""Which reviews are held out: the validation split, and a test split if the source has only one split.
+"""Which reviews are held out: the validation split, and a test split if the source has only train.
 
 - A source's own validation split is used as it is.
 - IMDB's validation split is fixed: `imdb_validation.txt` lists its reviews by hash. No training review is
@@ -61,7 +61,7 @@ def imdb_validation_hashes() -> frozenset[str]:
 
 
 def _listed(rows: Rows) -> list[bool]:
-    """Which reviews stand in IMDB's validation split."""
+    """Which reviews are in IMDB's validation split."""
     hashes = imdb_validation_hashes()
     return [text_hash(text)[:16] in hashes for text in rows.texts]
 

@@ -1,4 +1,4 @@
-"""Labelled reviews in memory, as every source gives them, and their statistics."""
+"""Labelled reviews in memory, from any source, and their statistics."""
 
 import math
 from collections import Counter
@@ -17,14 +17,14 @@ MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; IMDB's longest has 14 kB
 CHUNK_CHARACTERS = 16 << 20
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
-"""a line break in IMDB's reviews, in any case of letters; models read it as a space"""
+"""a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
 
-# By split: texts, and the name of each one's class.
+# By split: texts, and the class name of each text.
 NamedColumns = dict[str, tuple[list[str], list[str | None]]]
 
 
 class Rows(NamedTuple):
-    """The reviews of one split; `labels[i]` indexes the classes, or is -1 where there is no label."""
+    """The reviews of one split; `labels[i]` indexes the classes, or is -1 for no label."""
 
     texts: list[str]
     labels: list[int]
@@ -43,7 +43,7 @@ def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
     Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
     """
     if "train" not in columns:
-        raise DataError(f"{origin} has no train split (found: {', '.join(columns) or 'nothing'}).")
+        raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
     classes = sorted({name for name in columns["train"][1] if name is not None}, key=_numbers_first)
     index = {name: i for i, name in enumerate(classes)}
     splits = {}
@@ -75,16 +75,16 @@ def _numbers_first(name: str) -> tuple[int, float, str]:
 
 
 class SplitStatistics(BaseModel, extra="forbid", frozen=True):
-    """One split in figures. Rows are counted as the source gives them, before validation is cut."""
+    """Statistics of one split of the source, before anything is held out."""
 
     split: str
     num_rows: int
     num_by_label: dict[str, int]
     num_empty: int
     num_duplicates: int
-    """rows whose text stands earlier in the same split"""
+    """rows whose text occurs earlier in the same split"""
     num_shared: dict[str, int]
-    """distinct texts that also stand in another split, by its name"""
+    """distinct texts that also occur in another split, by its name"""
     num_with_breaks: int
     """rows with `<br />`"""
     word_percentiles: dict[int, int]
@@ -111,7 +111,7 @@ def measure(reviews: Reviews) -> list[SplitStatistics]:
 
 
 def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """The texts in lists of `size`, or of fewer where these are long; one list is held at a time."""
+    """The texts in lists of `size`, or of fewer if they are long. One list is in memory at a time."""
     chunk: list[str] = []
     num_characters = 0
     for text in texts:

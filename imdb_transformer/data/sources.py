@@ -1,7 +1,7 @@
-"""Where reviews come from: the hub, a folder in its layout, table files, the official archive, the demo.
+"""Reads reviews from a source: the hub, a folder in its layout, table files, the official archive, the demo.
 
-`read` looks at what the source is and calls one function for each kind. Nothing of it stays on disk, except
-that `datasets` keeps what it downloads in its own cache.
+`read` calls one function for each kind of source. Nothing stays on disk, except what `datasets` downloads
+into its own cache.
 """
 
 import errno
@@ -20,7 +20,7 @@ from imdb_transformer.errors import DataError
 
 HUB_NAME = "stanfordnlp/imdb"
 
-# What `datasets` raises over a folder or a repository that it cannot read; its own errors are among them.
+# What `datasets` raises for a folder or a repository that it cannot read, its own errors included.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
 
 WITHOUT_NETWORK = (
@@ -106,7 +106,7 @@ def _label_names(table: pa.Table, column: str, path: Path) -> list[str | None]:
 
 
 def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """Names that `datasets` wrote into a Parquet file's metadata for a ClassLabel column, if it did."""
+    """Names of a ClassLabel column, if `datasets` wrote them into the Parquet file's metadata."""
     try:
         metadata = json.loads((schema.metadata or {})[b"huggingface"])
         return [str(name) for name in metadata["info"]["features"][column]["names"]]
@@ -115,7 +115,7 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
 
 
 def _label_name(label: Any, names: list[str] | None) -> str | None:
-    """The class name of a stored label; None if it is missing or, as an index, outside the classes."""
+    """The class name of a stored label; None if the label is missing, or an index outside the classes."""
     if label is None:
         return None
     if names is None:
@@ -176,7 +176,7 @@ def _load_dataset(name: str, config: DataConfig, **options: Any) -> Reviews:
 
 
 def _reason(error: Exception) -> str:
-    """The first cause, shortened. A full disk is not a fault of the source: it is raised again."""
+    """The first cause, shortened. Raises it instead if the disk is full: that is no fault of the source."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -22,12 +22,12 @@ JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name is one of a table file that `read_table` reads."""
+    """Whether `read_table` reads files of this name."""
     return path.suffix.lower() in TABLE_SUFFIXES
 
 
 def read_table(path: Path, text_columns: list[str]) -> pa.Table:
-    """All rows of a CSV, TSV, JSONL or Parquet file, `text_columns` checked to be there."""
+    """All rows of a CSV, TSV, JSONL or Parquet file, which must have `text_columns`. Raises DataError."""
     schema, batches = open_table(path, text_columns)
     return pa.Table.from_batches(batches, schema)
 
@@ -42,7 +42,7 @@ def open_table(
     """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
-    with _named_errors(path), path.open("rb"):  # if it fails, its error names the file; pyarrow's does not
+    with _named_errors(path), path.open("rb"):  # unlike pyarrow's, open's error names the file
         schema, batches = _open(path, skip_row)
         names = schema.names
     for column in text_columns:
@@ -68,7 +68,7 @@ def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 def _named_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last from names of columns
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last comes from column names
         if getattr(error, "filename", None) is not None:
             raise
         detail = " ".join(str(error).split())
@@ -88,7 +88,7 @@ def _open(path: Path, skip_row: Callable[[str], None] | None) -> tuple[pa.Schema
 def _open_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path, buffer_size=1 << 20)  # without it a column's chunk is read at once
+    file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows = min(ROWS_AT_ONCE, max(1, BLOCK_BYTES // max(row_bytes, 1)))
@@ -109,7 +109,7 @@ def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Values keep the type that they have in the file: labels may be numbers, and a date is text."""
+    """Values have the types of JSON: a label may be a number, and a date is text."""
     from pyarrow import json as pa_json
 
     _check_nesting(path)
@@ -124,7 +124,7 @@ def _open_jsonl(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 def _check_nesting(path: Path) -> None:
     """Raises DataError if brackets nest deeper than `MAX_NESTING`, or a line is longer than a block.
 
-    pyarrow parses JSON by recursion: some thousand brackets in brackets end the process.
+    pyarrow parses JSON by recursion, and a few thousand nested brackets kill the process.
     """
     depth = 0
     with path.open("rb") as file:
@@ -140,7 +140,7 @@ def _check_nesting(path: Path) -> None:
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """A type without dates, which pyarrow reads strings as, and with text where all values are null."""
+    """The type with text in place of dates, which pyarrow guesses from strings, and of nulls."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_written(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -166,7 +166,7 @@ def _open_delimited(
             invalid_row_handler=handler if skip_row else None,
         )  # fmt: skip
 
-    # On one thread a row that is skipped has a number.
+    # pyarrow numbers skipped rows only if it reads on one thread.
     reading = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None)
     with csv.open_csv(path, read_options=reading, parse_options=parsing(lambda _: "skip")) as reader:
         names = reader.schema.names

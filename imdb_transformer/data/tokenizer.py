@@ -1,7 +1,7 @@
-"""From text to ids: cleaning, splitting, byte-pair encoding, cutting. Nothing else makes ids from text.
+"""From text to ids: cleaning, splitting, byte-pair encoding, cutting. No other code makes ids from text.
 
-Cleaning is part of `tokenizer.json`: that file alone gives the same pieces in any program that reads the
-format. Cutting is not part of it, because it depends on the model's length limit.
+Cleaning is part of `tokenizer.json`, so any program that reads this format gets the same pieces. Cutting is
+not part of it, because it depends on the model's length limit.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 SPECIAL_PIECES = ("[PAD]", "[MASK]")
 PAD_ID, MASK_ID = range(2)
-SPACE = "Ġ"  # how byte-level pieces spell a space, which no word contains: it stands for an empty text
+SPACE = "Ġ"  # how byte-level pieces spell a space; no word contains it. The id of an empty text
 MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
@@ -87,12 +87,12 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """V: every id is below it."""
+        """V. All ids are below it."""
         return int(self._engine.get_vocab_size())
 
     @property
     def content_hash(self) -> str:
-        """Differs whenever the ids of some text may differ, cutting included."""
+        """Two tokenizers with the same hash give the same ids, cutting included."""
         cut = f"{self._config.max_length} {self._config.tail_length}\n"
         return hashlib.sha256((cut + self._json).encode()).hexdigest()
 
@@ -106,14 +106,14 @@ class Tokenizer:
         return [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
 
     def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-        """Ids of a text, cut, and for each the (start, end) of the characters that it spells."""
+        """Ids of a text, cut, and for each id the (start, end) of its characters."""
         encoding = self._engine.encode(_encodable(text))
         ids = np.array(encoding.ids or self._empty, dtype=np.uint32)
         spans = np.array(encoding.offsets or [(0, 0)]).reshape(-1, 2)
         return self.cut(ids), [(int(start), int(end)) for start, end in self.cut(spans)]
 
     def cut(self, ids: NDArray[Number]) -> NDArray[Number]:
-        """The first and the last ids of a review that is too long. Verdicts are at either end."""
+        """The first and the last ids of a review that is too long: verdicts are at both ends."""
         longest, tail = self._config.max_length, self._config.tail_length
         if len(ids) <= longest:
             return ids

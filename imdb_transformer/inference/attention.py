@@ -1,4 +1,4 @@
-"""Which words a word looked at: the weights of one attention layer and head, over the words of a text.
+"""What each word of a text attended to: the attention weights of one layer and head, by words.
 
 Shapes: L length, W words.
 """
@@ -19,7 +19,7 @@ from imdb_transformer.model.windows import by_position
 
 
 class Attention(NamedTuple):
-    """(W, W) weights: row i says how much word i looked at each word, and adds up to 1."""
+    """(W, W) weights. Row i says how much word i attended to each word; it sums to 1."""
 
     layer: int
     head: int
@@ -34,8 +34,9 @@ class Attention(NamedTuple):
 def attention(predictor: Predictor, text: str, *, layer: int | None = None, head: int = 1) -> Attention:
     """The weights of a layer (by default the last) and head, both counted from 1.
 
-    A word of several pieces looks with the mean of their weights, and is looked at with their sum. Raises
-    RunError unless the predictor is a single transformer, and ConfigError if it has no such layer or head.
+    If a word has several pieces, its row is the mean of their rows and its column the sum of their columns.
+    Raises RunError unless the predictor is a single transformer, and ConfigError if it has no such layer or
+    head.
     """
     model = only_transformer(predictor.models)
     encoder = model.classifier.encoder
@@ -48,15 +49,15 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
     on_device = torch.from_numpy(ids.astype(np.int64)).to(model.hardware.device)
     by_id = weights_of(encoder, on_device, layer)[head - 1].cpu().double().numpy()
     words, index = words_of(text, spans)
-    read, member_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
-    member = np.eye(len(read))[member_of]  # (L, W): one where an id is a piece of a word
+    visible, word_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
+    member = np.eye(len(visible))[word_of]  # (L, W): 1 if the id is a piece of the word
     weights = (member / member.sum(0)).T @ by_id @ member
-    return Attention(layer, head, [words[i].text for i in read], weights)
+    return Attention(layer, head, [words[i].text for i in visible], weights)
 
 
 @torch.no_grad()
 def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
-    """(L,) ids of a review -> (H, L, L) in fp32: the weights that a layer, counted from 1, computes."""
+    """(L,) ids of a review -> (H, L, L): the attention weights of a layer, counted from 1, in fp32."""
     seen: list[Tensor] = []
     block = encoder.blocks[layer - 1]
     hook = block.get_submodule("attention.weights").register_forward_hook(lambda *call: seen.append(call[2]))

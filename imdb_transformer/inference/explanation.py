@@ -1,13 +1,13 @@
 """Which words decided: a review's logit difference, divided among its words.
 
 With max-pooling the division is exact. Each pooled channel comes from one position, and the head and the
-n-grams' votes are linear: the difference of two logits is a sum over positions, plus a bias. But the features
-of a position depend on its neighbours too. The second method, integrated gradients (Sundararajan et al.
-2017), follows the difference through the encoder down to the embeddings: it measures the effect of each word
-on the way from a blank text, whose embeddings are zero, to this one.
+n-grams' votes are linear. So the difference of two logits is a sum over positions, plus a bias. But the
+features of a position also depend on its neighbours. The second method, integrated gradients (Sundararajan et
+al. 2017), follows the difference through the encoder to the embeddings. It measures the effect of each word
+on the path from a blank text, whose embeddings are zero, to this text.
 
-Zero is the paper's baseline for text (section 3). It means the same in every model, while `[MASK]` is learnt
-in pretraining only. The mean of all embeddings is no blank: a model is as sure of it as of any review.
+Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
+pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
 
 Shapes: L length, D model width, C classes, S steps.
 """
@@ -42,7 +42,7 @@ class WordShare(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Shares and bias add up to the logit difference; above zero it speaks for `toward`."""
+    """Shares and bias sum to the logit difference. A positive difference speaks for `toward`."""
 
     toward: str
     against: str
@@ -56,16 +56,16 @@ class Explanation(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """The largest share without its sign, above zero: the unit in which the others are shown."""
+        """The largest absolute share, or 1 if all are zero. Shares are shown relative to it."""
         return max((abs(word.share) for word in self.words), default=0.0) or 1.0
 
 
 def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> Explanation:
     """The words that decided about a text. Raises RunError unless the predictor is a single transformer.
 
-    Of two classes, the logits of the second and the first are compared; of more, the two largest. The
-    difference is divided by the temperature: with two classes its logistic function is the probability that
-    `predict` prints.
+    The logit difference is that of the second and the first class; with more than two classes, of the two
+    largest logits. It is divided by the temperature. With two classes, its logistic function is the
+    probability that `predict` prints.
     """
     model, classes = only_transformer(predictor.models), predictor.classes
     ids, spans = model.tokenizer.encode_with_spans(text)
@@ -78,7 +78,7 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
         shares, bias = _pooling(model, batch, toward, against)
     else:
         shares = _gradients(model, batch, toward, against)
-        bias = difference - shares.sum().item()  # of a blank text, plus the error of the integral
+        bias = difference - shares.sum().item()  # the blank text's difference, and the integral's error
     scale = 1 / model.temperature
     words = _by_word(text, (scale * shares).tolist(), spans)
     return Explanation(classes[toward], classes[against], scale * difference, scale * bias, words)
@@ -124,7 +124,7 @@ def _ngram_shares(classifier: Classifier, ids: Tensor, toward: int, against: int
 def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) -> Tensor:
     """(L,) integrated gradients from a blank text to this one; n-grams as above.
 
-    In fp32: a difference of bf16 logits is too coarse for an integral over small steps.
+    They are computed in fp32: bf16 is too coarse for an integral over small steps.
     """
     classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
     embedded = tokens(ids).detach()
@@ -148,7 +148,7 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
 def _steps() -> tuple[Tensor, Tensor]:
     """(S,) positions between blank (0) and text (1), and (S,) sizes of the steps, by the midpoint rule.
 
-    Most are near zero: as soon as a text is no longer blank, layer norms scale it to full size.
+    Most steps are near zero, because layer norms scale a text that is not quite blank to full size.
     """
     middles = (torch.arange(NUM_STEPS) + 0.5) / NUM_STEPS
     return middles**POWER, (torch.linspace(0, 1, NUM_STEPS + 1) ** POWER).diff()

@@ -1,4 +1,4 @@
-"""The same model for other engines: one ONNX file, from ids to log-probabilities.
+"""Writes a run as one ONNX file, which maps ids to log-probabilities.
 
 Shapes: B batch, L length, C classes.
 """
@@ -21,7 +21,7 @@ from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 OPSET = 20
-EXAMPLE = (3, 70)  # a batch and a length that nothing in the model would take for a constant
+EXAMPLE = (3, 70)  # batch size and length: numbers that occur nowhere else in the model
 
 
 def export(path: Path, output: Path | None = None) -> Path:
@@ -55,7 +55,7 @@ class _Graph(nn.Module):
     def __init__(self, classifier: Classifier, temperature: float) -> None:
         super().__init__()
         self.classifier, self.temperature = classifier, temperature
-        # Attention works in groups of twice the radius: padded to whole groups, any length fits the graph.
+        # Windowed attention needs whole groups of twice the radius. Padding makes the graph fit any length.
         self.multiple = 2 * max(1, classifier.encoder.radius)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -69,9 +69,9 @@ def _traced(graph: _Graph) -> Any:
     """The graph as an ONNX model of any batch size and length."""
     example = torch.full(EXAMPLE, PAD_ID + 1)
     dynamic = {INPUT: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that we do not use
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not used
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's exporter warns of torch's own deprecations
+        warnings.simplefilter("ignore")  # torch's exporter warns about deprecations in torch
         program = torch.onnx.export(
             graph, (example,), dynamo=True, dynamic_shapes=dynamic, opset_version=OPSET,
             input_names=[INPUT], output_names=[OUTPUT], verbose=False,

@@ -1,6 +1,6 @@
-"""An exported model answers: an ONNX file through onnxruntime, without torch.
+"""Predicts with an exported model: an ONNX file, run by onnxruntime without torch.
 
-The file is complete, as a run is: it holds the graph, from ids to log-probabilities, and the tokenizer.
+The file is complete. It holds the graph, which maps ids to log-probabilities, and the tokenizer.
 `inference/export.py` writes it.
 """
 
@@ -26,7 +26,7 @@ ERRORS_ONLY = 3  # onnxruntime's severities
 
 
 class TextToIds(BaseModel):
-    """The rest of what a program needs beside the graph and tokenizer.json."""
+    """What a program needs besides the graph and tokenizer.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class ExportedModel:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From a file that `imdb-tx export` wrote. Raises RunError, and ConfigError without onnxruntime."""
+        """The model in an exported file. Raises RunError, and ConfigError without onnxruntime."""
         try:
             import onnxruntime
         except ModuleNotFoundError:
@@ -59,7 +59,7 @@ class ExportedModel:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = ERRORS_ONLY + 1
         try:
-            # The graph must not read other files: they would have to lie in a folder that does not exist.
+            # The graph must not read other files: onnxruntime looks for them in a folder that does not exist.
             options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
             session = onnxruntime.InferenceSession(
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
@@ -73,7 +73,7 @@ class ExportedModel:
             raise
         except RunError as error:
             raise RunError(f"{path} is damaged: {error}") from None
-        except Exception as error:  # the binding raises classes of its own, derived from Exception alone
+        except Exception as error:  # onnxruntime's errors derive from Exception alone
             raise RunError(f"{path} is no ONNX model: {' '.join(str(error).split())[:120]}.") from None
         loaded = cls(session, tokenizer, about)
         loaded._check_graph(path)
@@ -84,7 +84,7 @@ class ExportedModel:
         ids = np.array([[PAD_ID + 1, self.tokenizer.vocab_size - 1]])
         try:
             num_classes = self._run(ids).shape[1:]
-        except Exception as error:  # the binding's own, as above
+        except Exception as error:  # as above
             reason = " ".join(str(error).split())[:120]
             raise RunError(f"{path} is damaged: its graph does not fit its tokenizer ({reason}).") from None
         if num_classes != (len(self.classes),):

@@ -23,12 +23,12 @@ from imdb_transformer.store.run import Weighting
 
 FILE_NAME = "ngrams.txt"
 ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
-# Words and runs of punctuation, as in our tokenizer: "!!" says something.
+# Words and runs of punctuation, as in the tokenizer: "!!" carries meaning.
 WORDS = r"\w+|[^\w\s]+"
 
 
 class NgramVocabulary(NamedTuple):
-    """The n-grams of a model, in the order of its weights; a run keeps them in a file, one a line."""
+    """The n-grams of a model, in the order of its weights. A run has them in a file, one a line."""
 
     names: list[str]
 

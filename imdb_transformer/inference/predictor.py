@@ -1,4 +1,4 @@
-"""A run answers: texts to labels and probabilities, in bounded memory.
+"""Predicts with trained runs: texts to labels and probabilities, in bounded memory.
 
 Shapes: N texts, C classes.
 """
@@ -20,23 +20,23 @@ CHUNK = 2000  # texts held at a time when predicting a stream
 
 
 class Model(Protocol):
-    """A model that answers: a transformer, a linear model or an exported file."""
+    """A transformer, a linear model or an exported file."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """In the order of the logits."""
+        """Class names in the order of the logits."""
 
     @property
     def temperature(self) -> float:
-        """To divide logits by for calibrated probabilities."""
+        """Divides the logits for calibrated probabilities."""
 
     @property
     def step(self) -> int:
-        """Of training, when its weights were taken."""
+        """The training step of its weights."""
 
     @property
     def precision(self) -> str:
-        """`bf16` or `fp32`: answers in one differ a little from those in the other."""
+        """`bf16` or `fp32`. Predictions differ a little between the two."""
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
@@ -55,7 +55,7 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """One or several runs' models, ready for texts; several answer with the mean of their probabilities.
+    """The model of a run, ready for texts. Several models predict the mean of their probabilities.
 
     >>> predictor = Predictor.load("runs/base")  # doctest: +SKIP
     >>> predictor("I hated it: a boring film").label  # doctest: +SKIP
@@ -73,7 +73,7 @@ class Predictor:
     def load(cls, *paths: str | Path, device: str = "auto") -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "cpu" even where there is a GPU. Raises RunError.
+        `device`: "auto" uses a GPU if there is one, "cpu" does not. Raises RunError.
         """
         models = [load_model(Path(path), device) for path in paths]
         for path, model in zip(paths, models, strict=True):
@@ -91,9 +91,9 @@ class Predictor:
     def __call__(
         self, texts: str | Iterable[str], *, chunk: int = CHUNK
     ) -> Prediction | Iterator[Prediction]:
-        """The prediction of a text; or those of texts, which may be any number, in order.
+        """The prediction for a text, or those for any number of texts, in order.
 
-        Of many, `chunk` are held at a time.
+        Texts are read and predicted `chunk` at a time.
         """
         if isinstance(texts, str):
             return next(self([texts]))
@@ -119,7 +119,7 @@ class Predictor:
         each = []
         for model, scores in zip(self.models, logits, strict=True):
             scaled = scores.astype(np.float64) / (model.temperature if calibrated else 1.0)
-            # numpy's, not scipy's: importing that would cost a cold prediction a tenth of its time.
+            # Not scipy's log_softmax: importing scipy takes a tenth of the time of a first prediction.
             each.append(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
         mean: NDArray[np.float64] = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
         return mean
@@ -129,7 +129,7 @@ def load_model(path: Path, device: str = "auto") -> Model:
     """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
     if _is_exported(path):
         return ExportedModel.load(path)
-    # Imported here, with torch, which an exported model does not need.
+    # These import torch, which an exported model does not need.
     from imdb_transformer.inference.linear import LinearModel
     from imdb_transformer.inference.transformer import TransformerModel
 
@@ -140,10 +140,10 @@ def load_model(path: Path, device: str = "auto") -> Model:
 
 
 def identity_of(path: Path) -> str:
-    """A name and a hash that differ for models that may answer differently. Raises RunError."""
+    """A name and a hash. They differ for models whose predictions may differ. Raises RunError."""
     if _is_exported(path):
         return f"{path.name} {sha256_of(path)}"
-    from imdb_transformer.store.checkpoint import META  # with torch
+    from imdb_transformer.store.checkpoint import META  # imports torch
 
     source, folder = run.locate(path)
     return f"{path.name} {sha256_of(folder / META)} {source.info.temperature}"

@@ -1,4 +1,4 @@
-"""Files of reviews in, files with predictions out, in bounded memory; an interrupted one can be resumed."""
+"""Predicts a file of reviews into another file, in bounded memory. An interrupted prediction can resume."""
 
 import json
 import shutil
@@ -141,7 +141,7 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
 def describe_call(
     predictor: Predictor, paths: Sequence[Path], input_file: Path, column: str, bad_rows: str
 ) -> dict[str, Any]:
-    """All that the predictions of a file depend on."""
+    """Everything that the predictions of a file depend on."""
     status = input_file.stat()
     return {
         "input": [str(input_file.resolve()), status.st_size, status.st_mtime_ns],
@@ -165,8 +165,8 @@ def write_predictions(
     saved are not predicted again.
 
     Yields after each part whether it was predicted now, and the number of rows done. Raises ConfigError if
-    the earlier call was another than `call`, RunError if it is still at work, and DataError if one of its
-    files is damaged.
+    the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
+    is damaged.
     """
     folder, out = parts_folder(output), output_schema(schema)
     num_rows = 0
@@ -185,7 +185,7 @@ def write_predictions(
 
 @contextmanager
 def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int]:
-    """Locks the folder of an output's parts and gives their number; without `resume` it deletes them first.
+    """Locks the folder of an output's parts and yields their number. Without `resume` it deletes them first.
 
     Raises ConfigError, RunError and DataError, see `write_predictions`.
     """
@@ -215,7 +215,7 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
     for key, value in call.items():
         if earlier.get(key) != value:
             raise ConfigError(
-                f"{output} was begun with other settings ({key}: {earlier.get(key)}, now {value}); "
+                f"{output} was started with other settings ({key}: {earlier.get(key)}, now {value}); "
                 "leave out --resume to start over."
             )
 

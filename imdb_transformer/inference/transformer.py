@@ -1,4 +1,4 @@
-"""A run's tokenizer and classifier: texts to logits.
+"""The tokenizer and the classifier of a run: texts to logits.
 
 Shapes: N reviews, C classes.
 """
@@ -22,23 +22,23 @@ from imdb_transformer.store import checkpoint, run
 
 
 class TransformerModel:
-    """The classifier of a checkpoint beside the tokenizer of its run."""
+    """The classifier of a checkpoint, with the tokenizer of its run."""
 
     def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         if source.info.kind == "encoder":
             raise RunError(
-                f"{source.folder} was pretrained on text and knows no classes yet; fine-tune it with: "
+                f"{source.folder} was pretrained on text and has no classes yet; fine-tune it with: "
                 f"imdb-tx train --config finetune.toml --init-from {source.folder}"
             )
         config = source.config
-        # With the threads of this process, not those of the run's training.
+        # With the number of threads of this process, not of the run's training.
         self.hardware = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
         self.tokenizer, self.max_length = tokenizer_of(source), config.tokenizer.max_length
         self.classes, self.temperature = source.info.classes, source.temperature_of(folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
         self.step = meta.step
-        with torch.random.fork_rng(devices=[]):  # drawing initial weights leaves the caller's generator alone
+        with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
             self.classifier = Classifier(
                 config.model, vocab_size=source.info.vocab_size, num_classes=len(self.classes)
             )
@@ -48,7 +48,7 @@ class TransformerModel:
 
     @property
     def precision(self) -> str:
-        """Of activations, "bf16" or "fp32": the faster one on this hardware."""
+        """Type of the activations: "bf16" or "fp32"."""
         return self.hardware.precision
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
