@@ -8,15 +8,10 @@ import gc
 import os
 import sys
 
+from imdb_transformer.cli import data, eval, files, predict, train  # noqa: A004, F401  (each adds commands)
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal
-
-# Importing a command adds it. --help lists them in this order.
-# isort: off
-from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  # noqa: F401
-from imdb_transformer.cli import eval, compare, predict, export, verify  # noqa: A004, F401
-# isort: on
 
 
 def main() -> None:

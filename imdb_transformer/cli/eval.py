@@ -1,4 +1,4 @@
-"""`imdb-tx eval`: evaluates a trained run."""
+"""`imdb-tx eval` and `compare`: measure trained runs."""
 
 import json
 import sys
@@ -7,25 +7,31 @@ from typing import Annotated
 
 import typer
 
-from imdb_transformer.cli.options import JsonOption, SplitOption, app
+from imdb_transformer.cli import options
+from imdb_transformer.cli.options import app
 from imdb_transformer.errors import ConfigError
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN_OR_CHECKPOINT...",
+        help="A run, or one of its checkpoints. Several answer together, by their mean probability.",
+    ),
+]
+ComparedRuns = Annotated[
+    list[Path], typer.Argument(metavar="RUN RUN...", help="Two or more runs or checkpoints.")
+]
 
 
 @app.command(name="eval")
 def evaluate(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN_OR_CHECKPOINT...",
-            help="A run, or one of its checkpoints. Several answer together, by their mean probability.",
-        ),
-    ],
-    split: SplitOption = "test",
+    paths: Runs,
+    split: options.Split = "test",
     data_dir: Annotated[str | None, typer.Option(help="Folder of stored corpora, if not the run's.")] = None,
     source: Annotated[str | None, typer.Option(help="Another source of reviews than the run's.")] = None,
     text_column: Annotated[str | None, typer.Option(help="Of --source: column with the review.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Of --source: column with the label.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
@@ -51,3 +57,29 @@ def evaluate(
     else:
         print(evaluations.as_text(answers.evaluation, baselines))
         print(f"written to {answers.file} and {page}")
+
+
+@app.command()
+def compare(
+    paths: ComparedRuns,
+    split: options.Split = "test",
+    html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare runs on the same reviews.
+
+    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
+    """
+    if len(paths) < 2:
+        raise ConfigError("compare takes two runs or more.")
+    from imdb_transformer import hardware
+    from imdb_transformer.evaluation.compare import compare as compare_runs
+    from imdb_transformer.report import evaluations
+
+    hardware.keep_freed_memory()
+    print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
+    comparison, answers = compare_runs(paths, split)
+    if html is not None:  # before stdout, whose reader may leave
+        evaluations.write_comparison(html, comparison, answers)
+        print(f"written to {html}", file=sys.stderr)
+    print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))

@@ -77,8 +77,7 @@ def _resource_sentence(error: Exception) -> str | None:
     file = getattr(error, "filename", None) or "A file"
     if any(sign in detail for sign in OUT_OF_DISK):
         return (
-            f"The disk is full: {file} cannot be written ({detail}). Files written before are whole; "
-            "free some space."
+            f"The disk is full: {file} cannot be written ({detail}). Free some space; other files are whole."
         )
     if isinstance(error, MemoryError) or any(sign in detail for sign in OUT_OF_MEMORY):
         return "Memory ran out. A smaller train.batch_tokens or tokenizer.max_length needs less."

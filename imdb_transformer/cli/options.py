@@ -15,20 +15,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-DEFAULT_CONFIG = "demo.toml"
-ConfigOption = Annotated[
+Config = Annotated[
     str, typer.Option("--config", "-c", help="A config file, or the name of a shipped one (base.toml).")
 ]
-SetOption = Annotated[
+Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: section.key=value. Repeatable.")
 ]
-RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Folder of the run; by default a new one in runs/.")
-]
-ResumeOption = Annotated[Path | None, typer.Option("--resume", help="Continue this run; takes no config.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; train nothing.")]
-SplitOption = Annotated[str, typer.Option(help="test, validation or train.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
+RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")]
+Resume = Annotated[Path | None, typer.Option(help="Continue this run; takes no config.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; train nothing.")]
+Split = Annotated[str, typer.Option(help="test, validation or train.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
 
 
 def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:

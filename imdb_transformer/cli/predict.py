@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from imdb_transformer.cli import options
 from imdb_transformer.cli.exits import until_reader_leaves
-from imdb_transformer.cli.options import JsonOption, app
+from imdb_transformer.cli.options import app
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.report import reviews, terminal
 
@@ -20,18 +21,18 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 BadRows = Literal["fail", "skip"]
 Method = Literal["pooling", "gradients"]
 
-TextsArgument = Annotated[
+Texts = Annotated[
     list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - reads stdin, one a line.")
 ]
-InputOption = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
-OutputOption = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an unfinished --output.")]
-ColumnOption = Annotated[str, typer.Option(help="Of --input: column with the review.")]
-BadRowsOption = Annotated[
+Input = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
+Output = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an unfinished --output.")]
+Column = Annotated[str, typer.Option(help="Of --input: column with the review.")]
+OnBadRows = Annotated[
     BadRows,
-    typer.Option(help="For rows of --input that are malformed or have no text: stop, or skip and warn."),
+    typer.Option(help="At a row of --input that is malformed or has no text: stop, or skip and warn."),
 ]
-RunsOption = Annotated[
+RunPaths = Annotated[
     list[Path] | None,
     typer.Option(
         "--run",
@@ -39,18 +40,18 @@ RunsOption = Annotated[
         "answer by their mean probability.",
     ),
 ]
-ExplainOption = Annotated[
+Explain = Annotated[
     bool, typer.Option("--explain", help="Show which words decided. For texts as arguments or on stdin.")
 ]
-MethodOption = Annotated[
+ExplainMethod = Annotated[
     Method | None, typer.Option(help="Of --explain: max-pooling's shares (default) or integrated gradients.")
 ]
-AttentionOption = Annotated[
+ShowAttention = Annotated[
     bool, typer.Option("--attention", help="Show the words that each word attends to, in one layer and head.")
 ]
-LayerOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
-HeadOption = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
-HtmlOption = Annotated[
+Layer = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
+Head = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
+Html = Annotated[
     Path | None, typer.Option(help="With --explain or --attention: also write a page with coloured words.")
 ]
 
@@ -58,8 +59,8 @@ HtmlOption = Annotated[
 class View(NamedTuple):
     """What to show of a review beside its prediction."""
 
-    explain: bool
-    method: Method
+    method: Method | None
+    """of the explanation; None shows none"""
     attention: bool
     layer: int | None
     head: int
@@ -68,20 +69,20 @@ class View(NamedTuple):
 
 @app.command()
 def predict(
-    texts: TextsArgument = None,
-    input_file: InputOption = None,
-    output: OutputOption = None,
-    resume: ResumeOption = False,
-    text_column: ColumnOption = "text",
-    bad_rows: BadRowsOption = "fail",
-    run_paths: RunsOption = None,
-    explain: ExplainOption = False,
-    method: MethodOption = None,
-    attention: AttentionOption = False,
-    layer: LayerOption = None,
-    head: HeadOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
+    texts: Texts = None,
+    input_file: Input = None,
+    output: Output = None,
+    resume: Resume = False,
+    text_column: Column = "text",
+    bad_rows: OnBadRows = "fail",
+    run_paths: RunPaths = None,
+    explain: Explain = False,
+    method: ExplainMethod = None,
+    attention: ShowAttention = False,
+    layer: Layer = None,
+    head: Head = None,
+    html: Html = None,
+    as_json: options.Json = False,
 ) -> None:
     """Classify reviews, each with the probability of its class."""
     if bool(texts) == (input_file is not None):
@@ -90,21 +91,17 @@ def predict(
         raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
     if (output is not None and input_file is None) or (resume and output is None):
         raise ConfigError("--output goes with --input, and --resume with --output.")
-    view = View(explain, method or "pooling", attention, layer, 1 if head is None else head, html)
-    _check_view(view, from_file=input_file is not None)
+    has_view = explain or attention
+    if (has_view and not texts) or (html and not has_view):
+        raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
     paths = run_paths or [newest_run()]
     if not run_paths:
         print(f"run: {paths[0]}", file=sys.stderr)
     if input_file is not None:
         _predict_file(paths, input_file, output, text_column, bad_rows, resume, as_json)
         return
-    predictor = _load(paths)
-    if explain or attention:
-        _show_views(predictor, _reviews(texts), view, as_json)
-    elif texts == ["-"] and sys.stdin.isatty():  # a person waits for each answer
-        _show(predictor(_reviews(texts), chunk=1), as_json, flush=True)
-    else:
-        _show(predictor(_reviews(texts)), as_json)
+    view = View(method or "pooling" if explain else None, attention, layer, 1 if head is None else head, html)
+    _predict_texts(paths, texts or [], view if has_view else None, as_json)
 
 
 def newest_run(runs: Path = Path("runs")) -> Path:
@@ -121,18 +118,10 @@ def newest_run(runs: Path = Path("runs")) -> Path:
         except RunError:
             continue  # --run with this folder says what is wrong
         if info.status == "finished" and info.kind != "encoder":  # an encoder has no classes
-            finished.append((not info.is_linear, info.ended, path.parent))
+            finished.append((info.kind != "linear", info.ended, path.parent))
     if not finished:
         raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
     return max(finished)[-1]
-
-
-def _check_view(view: View, *, from_file: bool) -> None:
-    is_shown = view.explain or view.attention
-    if (is_shown and from_file) or (view.html and not is_shown):
-        raise ConfigError(
-            "--explain and --attention need reviews as arguments or on stdin (-); --html needs one of them."
-        )
 
 
 def _load(paths: list[Path]) -> "Predictor":
@@ -146,10 +135,18 @@ def _load(paths: list[Path]) -> "Predictor":
     return predictor
 
 
-def _reviews(texts: list[str] | None) -> Iterable[str]:
+def _predict_texts(paths: list[Path], arguments: list[str], view: View | None, as_json: bool) -> None:
     from imdb_transformer.data.reviews import lines_of
 
-    return lines_of(sys.stdin.buffer, "standard input") if texts == ["-"] else texts or []
+    predictor = _load(paths)
+    from_stdin = arguments == ["-"]
+    texts = lines_of(sys.stdin.buffer, "standard input") if from_stdin else arguments
+    if view is not None:
+        _show_views(predictor, texts, view, as_json)
+    elif from_stdin and sys.stdin.isatty():  # a person waits for each answer
+        _show(predictor(texts, chunk=1), as_json, flush=True)
+    else:
+        _show(predictor(texts), as_json)
 
 
 def _show(predictions: "Iterable[Prediction]", as_json: bool, *, flush: bool = False) -> None:
@@ -168,7 +165,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
     with until_reader_leaves():
         for prediction in predictor(texts, chunk=1):
             text = prediction.text
-            why = explain(predictor, text, method=view.method) if view.explain else None
+            why = explain(predictor, text, method=view.method) if view.method else None
             weights = attention(predictor, text, layer=view.layer, head=view.head) if view.attention else None
             if as_json:
                 views = {"explanation": why, "attention": weights}
@@ -203,12 +200,11 @@ def _predict_file(
     tables.check_output(output, schema)
     predictor = _load(paths)
     call = tables.describe_call(predictor, paths, input_file, column, bad_rows)
+    written = tables.write_predictions(predictor, parts, schema, column, output, call, resume=resume)
     num_rows = 0
     with tqdm(unit=" reviews", file=terminal.beneath(sys.stderr), disable=None, dynamic_ncols=True) as bar:
         try:
-            for is_new, num_rows in tables.write_predictions(
-                predictor, parts, schema, column, output, call, resume=resume
-            ):
+            for is_new, num_rows in written:
                 bar.update(num_rows - bar.n)
                 if not is_new:  # an earlier call's rows took no time of this one
                     bar.initial = num_rows

@@ -1,24 +1,15 @@
-"""`imdb-tx train`: trains a classifier, and shows how far it is."""
+"""`imdb-tx train`, `pretrain` and `baseline`: make a run, and show how far it is."""
 
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from imdb_transformer.cli.options import (
-    DEFAULT_CONFIG,
-    ConfigOption,
-    DryRunOption,
-    JsonOption,
-    ResumeOption,
-    RunDirOption,
-    SetOption,
-    app,
-    new_run_dir,
-)
+from imdb_transformer.cli import options
+from imdb_transformer.cli.options import app, new_run_dir
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import summaries, terminal
 
@@ -29,59 +20,93 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
+Weighting = Literal["nb", "tfidf"]
+InitFrom = Annotated[Path | None, typer.Option(metavar="RUN", help="Start with the encoder of this run.")]
+Teachers = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable."),
+]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="Train so many runs, and show their spread.")]
+Test = Annotated[
+    bool, typer.Option("--test", help="With --seeds, once the recipe is fixed: evaluate on test too.")
+]
+
 
 @app.command()
 def train(
     context: typer.Context,
-    config: ConfigOption = DEFAULT_CONFIG,
-    overrides: SetOption = None,
-    run_dir: RunDirOption = None,
-    resume: ResumeOption = None,
-    init_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Start with the encoder of this run.")
-    ] = None,
-    teacher: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable."),
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train so many runs, one a seed, and show their spread.")
-    ] = 1,
-    test: Annotated[
-        bool,
-        typer.Option("--test", help="With --seeds: evaluate each on test too, once the recipe is fixed."),
-    ] = False,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    config: options.Config = "demo.toml",
+    overrides: options.Overrides = None,
+    run_dir: options.RunDir = None,
+    resume: options.Resume = None,
+    init_from: InitFrom = None,
+    teacher: Teachers = None,
+    seeds: Seeds = 1,
+    test: Test = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train a classifier; download and tokenize first where that is not done yet."""
-    refuse_beside_resume(context)
+    _refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
-    options = {"init_from": init_from, "teachers": tuple(teacher or ())}
+    start = {"init_from": init_from, "teachers": tuple(teacher or ())}
     if seeds == 1:
-        train_one(
-            config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **options
+        _train_one(
+            config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start
         )
     else:
-        _train_seeds(config, overrides, run_dir, seeds, test=test, as_json=as_json, **options)
+        _train_seeds(config, overrides, run_dir, seeds, test=test, as_json=as_json, **start)
 
 
-def refuse_beside_resume(context: typer.Context) -> None:
-    """Raises ConfigError where --resume stands beside what only a new run takes."""
+@app.command()
+def pretrain(
+    context: typer.Context,
+    config: options.Config = "pretrain.toml",
+    overrides: options.Overrides = None,
+    run_dir: options.RunDir = None,
+    resume: options.Resume = None,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train an encoder on the text of training and unlabelled reviews alone, for train --init-from."""
+    _refuse_beside_resume(context)
+    _train_one(config, overrides, run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def baseline(
+    config: options.Config = "base.toml",
+    overrides: options.Overrides = None,
+    kind: Annotated[Weighting, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
+    run_dir: options.RunDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a linear model on the same reviews, as a baseline."""
+    from imdb_transformer import config_file
+    from imdb_transformer.evaluation.baseline import make_baseline
+
+    resolved = config_file.load(config, overrides or ())
+    folder = run_dir or new_run_dir(f"baseline-{kind}")
+    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
+    made = make_baseline(folder, resolved, kind)
+    print(made.model_dump_json() if as_json else summaries.baseline(made))
+
+
+def _refuse_beside_resume(context: typer.Context) -> None:
+    """Raises ConfigError if --resume stands beside options of a new run."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    named = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if "resume" in named and named - {"resume", "as_json"}:
+    passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if "resume" in passed and passed - {"resume", "as_json"}:
         raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
 
 
-def train_one(
+def _train_one(
     name: str, overrides: list[str] | None, run_dir: Path | None, resume: Path | None, kind: "Kind", *,
-    dry_run: bool, as_json: bool, **options: Any,
+    dry_run: bool, as_json: bool, **start: Any,
 ) -> None:  # fmt: skip
-    """Trains one run, or shows what that would cost."""
     from imdb_transformer import config_file
     from imdb_transformer.distributed import joined
     from imdb_transformer.training.train import training_steps
@@ -92,9 +117,9 @@ def train_one(
         folder = world.from_first(folder)
         if config is not None and dry_run:
             if world.is_first:
-                _show_cost(config, kind, folder, as_json=as_json, **options)
+                _show_cost(config, kind, folder, as_json=as_json, **start)
             return
-        steps = training_steps(config, folder, kind, resume=resume is not None, **options)
+        steps = training_steps(config, folder, kind, resume=resume is not None, **start)
         result = _finish(folder, steps, world)
         if world.is_first:
             print(result.model_dump_json() if as_json else summaries.result(result))
@@ -102,7 +127,7 @@ def train_one(
 
 def _train_seeds(
     name: str, overrides: list[str] | None, run_dir: Path | None, num_seeds: int, *,
-    test: bool, as_json: bool, **options: Any,
+    test: bool, as_json: bool, **start: Any,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
     from imdb_transformer.distributed import joined
@@ -111,7 +136,7 @@ def _train_seeds(
     config = config_file.load(name, overrides or ())
     base = run_dir or Path("runs") / Path(name).stem
     with joined() as world:
-        runs = seed_trainings(config, base, num_seeds, **options)
+        runs = seed_trainings(config, base, num_seeds, **start)
         results = [_finish(folder, steps, world) for folder, steps in runs]
         if world.is_first:
             summary = summarise(results, test=test)
@@ -145,7 +170,7 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
     return result_of(folder)
 
 
-def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, **options: Any) -> None:
+def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, **start: Any) -> None:
     from imdb_transformer import config_file
     from imdb_transformer.store.run import check_free
     from imdb_transformer.training.estimate import estimate
@@ -153,7 +178,7 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
     from imdb_transformer.training.train import choose_hardware
 
     check_free(folder)
-    cost = estimate(prepare(config, kind, choose_hardware(config, 0), **options))
+    cost = estimate(prepare(config, kind, choose_hardware(config, 0), **start))
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
