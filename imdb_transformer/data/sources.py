@@ -15,7 +15,7 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, NamedColumns, Reviews, from_named_labels
+from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels
 from imdb_transformer.errors import DataError
 
 HUB_NAME = "stanfordnlp/imdb"
@@ -36,25 +36,19 @@ def read(config: DataConfig) -> Reviews:
     if source == "demo":
         return demo.reviews()
     if source == "hub":
-        return _read_hub()
+        return _load_dataset(HUB_NAME, DataConfig(), hint=WITHOUT_NETWORK)
     if archive.is_url(source):
         return archive.read_url(source)
     path = Path(source)
     if not path.exists():
         raise DataError(f"There is no source {source!r}: no such file or folder, and not `hub` or `demo`.")
-    if path.is_file():
-        return _read_file(path, config)
-    if archive.root_of_tree(path):
-        return archive.read_tree(path)
-    files = _tables_by_split(path)
-    if "train" in files:
-        return _read_tables(files, config, origin=str(path))
-    return _read_folder(path, config)
-
-
-def _read_file(path: Path, config: DataConfig) -> Reviews:
+    if path.is_dir():
+        if root := archive.root_of_tree(path):
+            return archive.read_tree(root)
+        files = _tables_by_split(path)
+        return _read_tables(files, config) if "train" in files else _read_folder(path, config)
     if tables.is_table(path):
-        return _read_tables({"train": path}, config, origin=str(path))
+        return _read_tables({"train": path}, config)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
     endings = ", ".join((*tables.TABLE_SUFFIXES, ".tar.gz"))
@@ -73,40 +67,49 @@ def _tables_by_split(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _read_tables(files: dict[str, Path], config: DataConfig, *, origin: str) -> Reviews:
-    """Reviews of one table file a split; `unsupervised` needs no labels."""
-    columns: NamedColumns = {}
+def _read_tables(files: dict[str, Path], config: DataConfig) -> Reviews:
+    """Reviews of one table file a split."""
+    columns = {}
     for split, path in files.items():
-        is_labelled = split != "unsupervised"
-        wanted = [config.text_column, config.label_column] if is_labelled else [config.text_column]
-        table = tables.read_table(path, wanted)
-        texts = _texts(table, config.text_column, path)
-        labels: list[str | None] = [None] * len(texts)
-        columns[split] = (texts, _label_names(table, config.label_column, path) if is_labelled else labels)
-    return from_named_labels(columns, origin=origin)
+        table = tables.read_table(path, _columns_needed(split, config))
+        columns[split] = _texts_and_labels(table, split, config, str(path))
+    return from_named_labels(columns, origin=config.source)
 
 
-def _texts(table: pa.Table, column: str, path: Path) -> list[str]:
-    values = table.column(column)
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise DataError(f"{path}: column {column!r} holds {values.type}, not text.")
-    if values.null_count:
-        row = values.to_pylist().index(None) + 1
-        raise DataError(f"{path}: row {row} has no {column!r}.")
-    tables.check_lengths(values, column, path)
-    return values.to_pylist()
+def _columns_needed(split: str, config: DataConfig) -> list[str]:
+    return [config.text_column, *([] if split == "unsupervised" else [config.label_column])]
 
 
-def _label_names(table: pa.Table, column: str, path: Path) -> list[str | None]:
-    values = table.column(column)
+def _texts_and_labels(
+    table: pa.Table, split: str, config: DataConfig, origin: str
+) -> tuple[list[str], list[str | None]]:
+    """The texts of a table and the names of their classes; None in `unsupervised`, which needs no labels."""
+    texts = table.column(config.text_column)
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        raise DataError(f"{origin}: column {config.text_column!r} holds {texts.type}, not text.")
+    if texts.null_count:
+        row = texts.to_pylist().index(None) + 1
+        raise DataError(f"{origin}: row {row} has no {config.text_column!r}.")
+    tables.check_lengths(texts, config.text_column, origin)
+    if split == "unsupervised":
+        return texts.to_pylist(), [None] * len(texts)
+    return texts.to_pylist(), _label_names(table, config.label_column, origin)
+
+
+def _label_names(table: pa.Table, column: str, origin: str) -> list[str | None]:
+    """The class of each row; None if it is missing or, as an index, outside the classes."""
+    labels = table.column(column)
     names = _class_names(table.schema, column)
-    if pa.types.is_nested(values.type) or (names and not pa.types.is_integer(values.type)):
-        raise DataError(f"{path}: column {column!r} holds {values.type}, not labels.")
-    return [_label_name(label, names) for label in values.to_pylist()]
+    if pa.types.is_nested(labels.type) or (names and not pa.types.is_integer(labels.type)):
+        raise DataError(f"{origin}: column {column!r} holds {labels.type}, not labels.")
+    if names is None:
+        return [None if label is None else str(label).strip() or None for label in labels.to_pylist()]
+    by_index = dict(enumerate(names))
+    return [by_index.get(label) for label in labels.to_pylist()]
 
 
 def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """Names of a ClassLabel column, if `datasets` wrote them into the Parquet file's metadata."""
+    """The classes of a ClassLabel column, which `datasets` writes into the metadata of a table."""
     try:
         metadata = json.loads((schema.metadata or {})[b"huggingface"])
         return [str(name) for name in metadata["info"]["features"][column]["names"]]
@@ -114,64 +117,29 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
         return None
 
 
-def _label_name(label: Any, names: list[str] | None) -> str | None:
-    """The class name of a stored label; None if the label is missing, or an index outside the classes."""
-    if label is None:
-        return None
-    if names is None:
-        return str(label).strip() or None
-    return names[label] if 0 <= label < len(names) else None
-
-
-def _read_hub() -> Reviews:
-    """IMDB from the hub, or from what `datasets` has cached of it."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return _load_dataset(HUB_NAME, DataConfig())
-    except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
-        raise DataError(f"Cannot load {HUB_NAME} from the hub: {_reason(error)}. {WITHOUT_NETWORK}") from None
-
-
 def _read_folder(folder: Path, config: DataConfig) -> Reviews:
     """Reviews of a folder in the hub's layout."""
-    import datasets
-
     if not any(tables.is_table(path) for path in folder.rglob("*")):
-        raise DataError(
-            f"{folder} is no source: it holds neither train/pos and train/neg folders nor table files "
-            f"({', '.join(tables.TABLE_SUFFIXES)})."
-        )
-    had_bars = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-            return _load_dataset(str(folder), config, cache_dir=cache)
-    except LOADING_ERRORS as error:
-        raise DataError(f"{folder} is no folder in the hub's layout: {_reason(error)}.") from None
-    finally:
-        if had_bars:
-            datasets.enable_progress_bars()
+        endings = ", ".join(tables.TABLE_SUFFIXES)
+        raise DataError(f"{folder} is no source: it has no train/CLASS folders and no tables ({endings}).")
+    with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
+        return _load_dataset(str(folder), config, cache_dir=cache)
 
 
-def _load_dataset(name: str, config: DataConfig, **options: Any) -> Reviews:
-    """A dataset with texts and labels, as `datasets` loads it from the hub or from a folder."""
+def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: Any) -> Reviews:
+    """Reviews that `datasets` loads from the hub, from what it has cached of it, or from a folder."""
     import datasets
+    from huggingface_hub.errors import HfHubHTTPError
 
-    columns: NamedColumns = {}
-    for split, rows in datasets.load_dataset(name, **options).items():
-        for column in (config.text_column, config.label_column):
-            if column not in rows.features:
-                raise DataError(f"{name} has no column {column!r}; it has: {', '.join(rows.features)}.")
-        feature = rows.features[config.label_column]
-        names = feature.names if isinstance(feature, datasets.ClassLabel) else None
-        texts = rows[config.text_column][:]
-        if not all(isinstance(text, str) for text in texts):
-            raise DataError(
-                f"{name}: column {config.text_column!r} of {split} holds something that is not text."
-            )
-        labels = [_label_name(label, names) for label in rows[config.label_column][:]]
-        columns[SPLIT_ALIASES.get(split, split)] = (texts, labels)
+    columns = {}
+    try:
+        for loaded_name, rows in datasets.load_dataset(name, **options).items():
+            split = SPLIT_ALIASES.get(loaded_name, loaded_name)
+            tables.check_columns(rows.column_names, _columns_needed(split, config), name)
+            table = rows.with_format("arrow")[:]
+            columns[split] = _texts_and_labels(table, split, config, f"{name}, split {split}")
+    except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
+        raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
     return from_named_labels(columns, origin=name)
 
 

@@ -44,12 +44,17 @@ def open_table(
         raise DataError(f"{path} is empty.")
     with _named_errors(path), path.open("rb"):  # unlike pyarrow's, open's error names the file
         schema, batches = _open(path, skip_row)
-        names = schema.names
-    for column in text_columns:
+        names = schema.names  # which may not be UTF-8
+    check_columns(names, text_columns, path)
+    return schema, _checked(path, batches)
+
+
+def check_columns(names: list[str], wanted: list[str], origin: Path | str) -> None:
+    """Raises DataError if a wanted column is not there exactly once."""
+    for column in wanted:
         if names.count(column) != 1:
             count = "several columns" if column in names else "no column"
-            raise DataError(f"{path} has {count} {column!r}; it has: {', '.join(names[:12])}.")
-    return schema, _checked(path, batches)
+            raise DataError(f"{origin} has {count} {column!r}; it has: {', '.join(names[:12])}.")
 
 
 def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -176,7 +181,7 @@ def _open_delimited(
     return reader.schema, iter(reader)
 
 
-def check_lengths(texts: Any, column: str, path: Path, *, num_before: int = 0) -> None:
+def check_lengths(texts: Any, column: str, origin: Path | str, *, num_before: int = 0) -> None:
     """Raises DataError if a text has more than `MAX_REVIEW_BYTES`; `num_before` rows came before."""
     from pyarrow import compute
 
@@ -184,4 +189,4 @@ def check_lengths(texts: Any, column: str, path: Path, *, num_before: int = 0) -
     if (compute.max(lengths).as_py() or 0) > MAX_REVIEW_BYTES:
         rows = enumerate(lengths.to_pylist(), num_before + 1)
         row = next(row for row, length in rows if (length or 0) > MAX_REVIEW_BYTES)
-        raise DataError(f"{path}: {column!r} of row {row} has more than {MAX_REVIEW_BYTES:,} bytes.")
+        raise DataError(f"{origin}: {column!r} of row {row} has more than {MAX_REVIEW_BYTES:,} bytes.")
