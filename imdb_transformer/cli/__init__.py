@@ -17,11 +17,11 @@ from imdb_transformer.report import terminal
 def main() -> None:
     """The console script: runs a command, and turns errors into a sentence and an exit code."""
     terminal.guard()
-    # Imports create a million objects that stay. Python's default would search them for garbage so often that
-    # it took an eighth of a cold `predict`.
+    # Imports create a million objects that stay. With Python's default, searching them for garbage takes an
+    # eighth of the time of `predict`.
     gc.set_threshold(20_000)
-    # How long an OpenMP thread spins before it sleeps. libgomp's default of 300,000 keeps the core busy for
-    # milliseconds at each operation, and a training beside other work crawls.
+    # How long an OpenMP thread spins before it sleeps. By libgomp's default of 300,000 it keeps its core busy
+    # for milliseconds at each operation, and training is very slow beside other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     with exit_on_error(), until_reader_leaves():
         try:

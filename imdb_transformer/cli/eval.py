@@ -15,7 +15,7 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN_OR_CHECKPOINT...",
-        help="A run, or one of its checkpoints. Several answer together, by their mean probability.",
+        help="A run, or one of its checkpoints. Several are evaluated together, by mean probability.",
     ),
 ]
 ComparedRuns = Annotated[
@@ -38,7 +38,7 @@ def evaluate(
     Scores and a report with figures are written into the run.
     """
     if (text_column or label_column) and source is None:
-        raise ConfigError("--text-column and --label-column describe a --source, and none is named.")
+        raise ConfigError("--text-column and --label-column describe a --source, and there is no --source.")
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import answer, save

@@ -1,6 +1,6 @@
 """How the process ends: a signal becomes an exception, an exception a sentence and an exit code.
 
-0 done; 1 a defect of ours; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
+0 done; 1 a defect of this program; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
 6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted; 141 the reader left.
 """
 

@@ -23,7 +23,7 @@ Overrides = Annotated[
 ]
 RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")]
 Resume = Annotated[Path | None, typer.Option(help="Continue this run; takes no config.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; train nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the training's cost; train nothing.")]
 Split = Annotated[str, typer.Option(help="test, validation or train.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of text.")]
 

@@ -1,4 +1,4 @@
-"""`imdb-tx train`, `pretrain` and `baseline`: make a run, and show how far it is."""
+"""`imdb-tx train`, `pretrain` and `baseline`: train a run, and show the progress."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ Teachers = Annotated[
     list[Path] | None,
     typer.Option(metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable."),
 ]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="Train so many runs, and show their spread.")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="Train this many runs, and show their spread.")]
 Test = Annotated[
     bool, typer.Option("--test", help="With --seeds, once the recipe is fixed: evaluate on test too.")
 ]
@@ -46,7 +46,7 @@ def train(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a classifier; download and tokenize first where that is not done yet."""
+    """Train a classifier. The reviews are downloaded and tokenized first if need be."""
     _refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
@@ -71,7 +71,7 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train an encoder on the text of training and unlabelled reviews alone, for train --init-from."""
+    """Train an encoder on the text of training and unlabelled reviews, for train --init-from."""
     _refuse_beside_resume(context)
     _train_one(config, overrides, run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)
 
@@ -96,7 +96,7 @@ def baseline(
 
 
 def _refuse_beside_resume(context: typer.Context) -> None:
-    """Raises ConfigError if --resume stands beside options of a new run."""
+    """Raises ConfigError if --resume is combined with options of a new run."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if "resume" in passed and passed - {"resume", "as_json"}:

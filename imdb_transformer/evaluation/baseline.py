@@ -122,9 +122,9 @@ def _regression(
 
 
 def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
-    """By folder, the evaluations of the linear runs that lie next to a run and learnt from the same reviews.
+    """By folder, the evaluations of linear runs next to a run that were trained on the same reviews.
 
-    A run without an evaluation on this split is evaluated now, in seconds. A damaged run is left out.
+    A run that was not evaluated on this split is evaluated now, in seconds. A damaged run is left out.
     """
     opened, _ = run.locate(path)
     evaluations = {}

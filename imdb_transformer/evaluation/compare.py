@@ -47,9 +47,9 @@ class Comparison(BaseModel):
 
 
 def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers]]:
-    """Compares runs or checkpoints on one split, and gives each one's answers.
+    """Compares runs or checkpoints on one split. Also returns the answers of each.
 
-    Raises DataError if they were not trained beside the same reviews of this split.
+    Raises DataError if this split differs between their corpora.
     """
     names = [str(path) for path in paths]
     configs = [_flat(run.locate(path)[0]) for path in paths]

@@ -24,7 +24,7 @@ CLEAN = "not in training"
 
 
 class Answers(NamedTuple):
-    """What runs predict for each review of a split, and how good that is."""
+    """What runs predict for each review of a split, and their scores."""
 
     evaluation: Evaluation
     texts: list[str]
@@ -47,7 +47,7 @@ def evaluate(
 ) -> Evaluation:  # fmt: skip
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
-    Several runs answer together, by their mean probability. `data` replaces keys of the first run's [data]:
+    Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
     data_dir, source, text_column, label_column. Raises ConfigError, DataError and RunError.
 
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
@@ -65,7 +65,7 @@ def save(answers: Answers) -> None:
 
 
 def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None) -> Answers:
-    """The same with the answer to each review; nothing is written."""
+    """Like `evaluate`, with the prediction for each review. Writes nothing."""
     if split not in SPLITS:
         raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
     located = [run.locate(Path(path)) for path in paths]
@@ -103,9 +103,9 @@ def _names(located: Sequence[tuple[run.Run, Path]], predictor: Predictor) -> str
 
 
 def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str) -> Path:
-    """Where the first run keeps an evaluation. The name says which other runs answer beside it.
+    """The evaluation's file in the first run. Its name includes the names of the other runs.
 
-    A hash of their paths is added, as runs in different folders may have the same name.
+    It also includes a hash of their paths, as runs in different folders may have the same name.
     """
     (opened, folder), *others = located
     parts = [folder.name, split, *([corpus_name] if corpus_name else [])]
@@ -131,7 +131,7 @@ def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float6
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
-    """By name, which reviews are of which length, and which were cut."""
+    """By name, the reviews of each range of lengths, and those that were cut or not."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:

@@ -1,4 +1,4 @@
-"""How good a model is on a split: scores of its log-probabilities, through scikit-learn where it has them.
+"""How good a model is on a split: scores of its log-probabilities.
 
 Shapes: N reviews, C classes.
 """
@@ -16,7 +16,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 class Score(BaseModel):
-    """Accuracy and loss, which training watches on validation."""
+    """Accuracy and loss. Training measures them on validation."""
 
     model_config = STRICT
 
@@ -96,7 +96,7 @@ def evaluation_of(
     `raw_logits` are those before calibration, if there was one. `encoder_logits` are those of the encoder
     without the n-grams beside it. `slices` mark reviews, by name.
     """
-    # Imported here: training needs `score` only, and scikit-learn takes a second to load.
+    # Not imported at the top: training only needs `score`, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, f1_score
 
     predicted = logits.argmax(1)

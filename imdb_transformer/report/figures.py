@@ -20,7 +20,7 @@ SIZE = (5.0, 3.4)  # inches; the page scales them
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # a class may be called $$
-    "svg.hashsalt": "imdb-tx",  # the same figure, the same bytes
+    "svg.hashsalt": "imdb-tx",  # the same figure gives the same bytes
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 10,
@@ -175,5 +175,5 @@ def _drawing(title: str, description: str, figure: Figure) -> Drawing:
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Black takes the page's colour of text, to be readable in the dark.
+    # Black becomes the page's text colour, which is readable in dark mode.
     return Drawing(title, description, svg.replace("#000000", "currentColor"))

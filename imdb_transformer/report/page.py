@@ -46,7 +46,7 @@ summary {{ cursor: pointer; }}
 def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
     """Writes a page of HTML sections under a title."""
     page = PAGE.format(title=html.escape(title), body="\n".join(sections))
-    write_whole(path, page.encode(errors="replace"))  # an argument may hold bytes that are no text
+    write_whole(path, page.encode(errors="replace"))  # an argument may contain bytes that are not text
 
 
 def figure_grid(drawings: "Iterable[Drawing | None]") -> str:

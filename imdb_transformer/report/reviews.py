@@ -1,4 +1,4 @@
-"""What a run says of single reviews: predictions, the words that decided, and attention, as text and HTML."""
+"""Predictions, deciding words and attention of single reviews, as text and as HTML."""
 
 import html
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SHADES = " ░▒▓█"
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 GREEN_RGB, RED_RGB, BLUE_RGB = "0 160 60", "220 40 40", "59 125 216"
-LEGEND = "Words on green speak for the first class named, words on red for the second."
+LEGEND = "Words on green speak for the class in the first line, words on red for the class in the second."
 
 
 def prediction_as_text(prediction: "Prediction") -> str:
@@ -116,7 +116,7 @@ def _strengths(attention: "Attention", num_words: int | None = None) -> list[lis
 
 
 def _map_as_text(attention: "Attention") -> list[str]:
-    """A heat map in shades. Of a long text it shows the first words."""
+    """A heat map in shades. If the text is long, it shows the first words."""
     words = attention.words[:MAP_WIDTH]
     is_cut = len(attention.words) > len(words)
     lines = [

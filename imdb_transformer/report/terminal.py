@@ -1,4 +1,4 @@
-"""Output to the terminal with control characters spelt out, as text from files may hold them."""
+"""Output to the terminal. Control characters are spelt out, as text from files may contain them."""
 
 import io
 import sys

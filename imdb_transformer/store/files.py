@@ -41,7 +41,7 @@ def write_json(path: Path, content: BaseModel) -> None:
 
 
 def read_json(path: Path, kind: type[M]) -> M:
-    """Reads a file of `write_json`. A flipped bit never becomes another value.
+    """Reads a file of `write_json`. The checksum reveals any flipped bit.
 
     Raises OSError if the file cannot be read, and ValueError (which pydantic's ValidationError is) if it is
     damaged.
@@ -82,7 +82,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     with _temporary(target, Path.touch) as temporary:
         if target.exists():
-            temporary.chmod(target.stat().st_mode | 0o600)  # no wider than the old file; we must write
+            temporary.chmod(target.stat().st_mode | 0o600)  # no wider than the old file, but writable
         yield temporary
         _sync_file(temporary)
         if target.exists():
@@ -101,7 +101,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields an empty temporary folder, which is renamed to `path` on success.
 
-    `path` may be an empty folder. Raises OSError if it holds something, also if that came while we wrote.
+    `path` may be an empty folder. Raises OSError if it is not empty by then.
     """
     with _temporary_folder(path) as temporary:
         yield temporary
@@ -138,7 +138,7 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
 
 
 def current_folder(path: Path, *, former: Path | None = None) -> Path:
-    """The folder to read what `whole_folder` wrote to `path`, also while it is being replaced."""
+    """The folder that `whole_folder` wrote to `path`. It has another name while it is being replaced."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
 

@@ -1,13 +1,13 @@
-"""A run directory: everything that one training made, complete enough to predict on another machine.
+"""A run directory: everything that one training made. Moved to another machine, it still predicts.
 
 config.toml        the whole resolved config
 tokenizer.json     text to ids (a linear model: ngrams.txt)
-run.json           what it is and how far it came (`RunInfo`)
+run.json           kind, status, classes, hashes (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object a step and a validation
 soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
 checkpoints/best   the weights to use
-checkpoints/last   `--resume` continues from it;  checkpoints/previous   the one before it
+checkpoints/last   `--resume` continues from it;  checkpoints/previous   the checkpoint before it
 evaluation/        what `imdb-tx eval` measured, a JSON file a split
 """
 
@@ -48,7 +48,7 @@ COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # th
 
 
 class RunInfo(BaseModel):
-    """What a run is, and how far it came."""
+    """`run.json`: what a run is, and its status."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,7 +65,7 @@ class RunInfo(BaseModel):
     file_hashes: dict[str, str]
     """of the files that were written once: config, vocabulary, environment, soft labels"""
     origin_hash: str
-    """of the checkpoints that it started from and was taught by; empty without any"""
+    """of the checkpoints that it started from or learnt from; empty if there are none"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
 
@@ -121,7 +121,7 @@ class Run(NamedTuple):
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError if a folder already holds something, or cannot be replaced by a run's folder."""
+    """Raises RunError if a folder is not empty, or cannot be replaced by a run's folder."""
     if folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
