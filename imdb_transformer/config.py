@@ -11,13 +11,15 @@ NaturalInt = Annotated[int, Field(ge=0, lt=2**31)]
 Width = Annotated[int, Field(gt=0, le=65_536)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+class Section(BaseModel):
+    """Frozen. Refuses unknown keys and values of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class DataConfig(BaseModel):
+class DataConfig(Section):
     """Where reviews come from and which of them are held out."""
-
-    model_config = STRICT
 
     source: Annotated[str, Field(min_length=1)] = "hub"
     """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSONL or Parquet file"""
@@ -33,10 +35,8 @@ class DataConfig(BaseModel):
     """share of train held out as validation (not of IMDB), and as test in a source with one split only"""
 
 
-class TokenizerConfig(BaseModel):
+class TokenizerConfig(Section):
     """How text becomes ids."""
-
-    model_config = STRICT
 
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
     """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
@@ -54,10 +54,8 @@ class TokenizerConfig(BaseModel):
         return self
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Section):
     """The encoder and its head."""
-
-    model_config = STRICT
 
     width: Width = 128
     """D, of the residual stream"""
@@ -105,10 +103,8 @@ class ModelConfig(BaseModel):
         return self
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(Section):
     """Optimisation, validation and hardware."""
-
-    model_config = STRICT
 
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
@@ -158,10 +154,8 @@ class TrainConfig(BaseModel):
         return self
 
 
-class PretrainConfig(BaseModel):
+class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
-
-    model_config = STRICT
 
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """share of tokens hidden behind `[MASK]`"""
@@ -169,10 +163,8 @@ class PretrainConfig(BaseModel):
     """ids that replace the vocabulary in a batch's softmax (their mean number)"""
 
 
-class Config(BaseModel):
+class Config(Section):
     """A whole experiment."""
-
-    model_config = STRICT
 
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()

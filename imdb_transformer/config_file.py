@@ -26,12 +26,17 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    shipped = _shipped_folder()
-    for candidate in (shipped / name, shipped / f"{name}.toml"):
-        if candidate.is_file() and candidate.parent == shipped:
-            return candidate
-    names = ", ".join(sorted(file.name for file in shipped.glob("*.toml")))
-    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
+    # In an installed wheel the configs lie inside the package, in a checkout beside it.
+    package = Path(__file__).parent
+    shipped = {
+        file.name: file for folder in (package.parent, package) for file in folder.glob("configs/*.toml")
+    }
+    for key in (name, f"{name}.toml"):
+        if key in shipped:
+            return shipped[key]
+    raise ConfigError(
+        f"No config {name!r}: no such file here, and none shipped ({', '.join(sorted(shipped))})."
+    )
 
 
 def load(name: str, overrides: Iterable[str] = ()) -> Config:
@@ -56,13 +61,6 @@ def dump(config: Config) -> str:
     return tomli_w.dumps(config.model_dump())
 
 
-def _shipped_folder() -> Path:
-    # In an installed wheel the configs lie inside the package, in a checkout beside it.
-    package = Path(__file__).parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
-
-
 def read(path: Path) -> dict[str, Any]:
     """The sections of a config file. Raises ConfigError if it cannot be read or does not parse."""
     try:
@@ -73,9 +71,7 @@ def read(path: Path) -> dict[str, Any]:
         tree = _parsed_yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+    except (ValueError, RecursionError) as error:  # of UTF-8 and TOML, too
         raise ConfigError(f"{path} does not parse: {' '.join(str(error).split())}.") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no sections such as [train].")

@@ -1,6 +1,7 @@
 """The device to compute on, and the type of activations on it."""
 
 import ctypes
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -85,8 +86,6 @@ def computes_in_bf16(device: torch.device) -> bool:
 def processor_name() -> str:
     """The processor's model name, or "CPU" if the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return "CPU"
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    match = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else "CPU"

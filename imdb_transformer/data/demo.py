@@ -46,17 +46,13 @@ def reviews() -> Reviews:
     """The demo corpus: 3,000 train, 3,000 test, 6,000 unlabelled reviews; no text stands in two splits."""
     generator = random.Random(20110619)
     seen: set[str] = set()
-    return Reviews(
-        {
-            "train": _rows(generator, NUM_LABELLED, seen, labelled=True),
-            "test": _rows(generator, NUM_LABELLED, seen, labelled=True),
-            "unsupervised": _rows(generator, NUM_UNLABELLED, seen, labelled=False),
-        },
-        CLASSES,
-    )
+    splits = {name: _rows(generator, NUM_LABELLED, seen) for name in ("train", "test")}
+    unlabelled = _rows(generator, NUM_UNLABELLED, seen)
+    splits["unsupervised"] = unlabelled._replace(labels=[UNLABELLED] * NUM_UNLABELLED)
+    return Reviews(splits, CLASSES)
 
 
-def _rows(generator: random.Random, count: int, seen: set[str], *, labelled: bool) -> Rows:
+def _rows(generator: random.Random, count: int, seen: set[str]) -> Rows:
     texts: list[str] = []
     labels: list[int] = []
     while len(texts) < count:
@@ -65,7 +61,7 @@ def _rows(generator: random.Random, count: int, seen: set[str], *, labelled: boo
         if text not in seen:
             seen.add(text)
             texts.append(text)
-            labels.append(label if labelled else UNLABELLED)
+            labels.append(label)
     return Rows(texts, labels)
 
 
@@ -110,27 +106,22 @@ def _exclamation(r: random.Random, label: int) -> str:
 
 def _main_clause(r: random.Random, label: int) -> str:
     film = r.choice(FILMS)
-    return r.choice(
-        (
-            f"This {film} is {_opinion(r, label)}.",
-            f"The {r.choice(PARTS)} is {_opinion(r, 1 - label)}, but the film is {_opinion(r, label)}.",
-            f"Although the {r.choice(PARTS)} is {_opinion(r, 1 - label)}, this is {_opinion(r, label)}.",
-            f"All in all the {film} is {_opinion(r, label)} and {_opinion(r, label)}.",
-        )
-    )
+    return r.choice((
+        f"This {film} is {_opinion(r, label)}.",
+        f"The {r.choice(PARTS)} is {_opinion(r, 1 - label)}, but the film is {_opinion(r, label)}.",
+        f"Although the {r.choice(PARTS)} is {_opinion(r, 1 - label)}, this is {_opinion(r, label)}.",
+        f"All in all the {film} is {_opinion(r, label)} and {_opinion(r, label)}.",
+    ))  # fmt: skip
 
 
 def _clause(r: random.Random, label: int) -> str:
-    return r.choice(
-        (
-            f"The {r.choice(PARTS)} is {_opinion(r, label)}.",
-            f"I found the {r.choice(PARTS)} {_opinion(r, label)}.",
-            f"The {r.choice(PARTS)} and the {r.choice(PARTS)} are {_opinion(r, label)}.",
-        )
-    )
+    return r.choice((
+        f"The {r.choice(PARTS)} is {_opinion(r, label)}.",
+        f"I found the {r.choice(PARTS)} {_opinion(r, label)}.",
+        f"The {r.choice(PARTS)} and the {r.choice(PARTS)} are {_opinion(r, label)}.",
+    ))  # fmt: skip
 
 
 def _concession(r: random.Random, label: int) -> str:
-    return (
-        f"Some say the {r.choice(PARTS)} is {_opinion(r, 1 - label)}, yet to me it is {_opinion(r, label)}."
-    )
+    part, other, opinion = r.choice(PARTS), _opinion(r, 1 - label), _opinion(r, label)
+    return f"Some say the {part} is {other}, yet to me it is {opinion}."

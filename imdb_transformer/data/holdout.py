@@ -32,11 +32,12 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     if len(splits) == 1:
         splits["train"], splits["test"] = _take_share(splits["train"], config.held_out_fraction)
     if "validation" not in splits:
-        listed = _partition(splits["train"], _listed(splits["train"]))
+        train, hashes = splits["train"], imdb_validation_hashes()
+        listed = _partition(train, [text_hash(text)[:16] in hashes for text in train.texts])
         if is_imdb or _is_enough(*listed, config.held_out_fraction):
             splits["train"], splits["validation"] = listed
         else:
-            splits["train"], splits["validation"] = _take_share(splits["train"], config.held_out_fraction)
+            splits["train"], splits["validation"] = _take_share(train, config.held_out_fraction)
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
@@ -58,12 +59,6 @@ def imdb_validation_hashes() -> frozenset[str]:
     """First 16 hex digits of the text hash of each review in IMDB's validation split."""
     text = resources.files("imdb_transformer.data").joinpath("imdb_validation.txt").read_text("ascii")
     return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
-
-
-def _listed(rows: Rows) -> list[bool]:
-    """Which reviews are in IMDB's validation split."""
-    hashes = imdb_validation_hashes()
-    return [text_hash(text)[:16] in hashes for text in rows.texts]
 
 
 def _is_enough(rest: Rows, share: Rows, fraction: float) -> bool:

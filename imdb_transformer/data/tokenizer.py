@@ -36,32 +36,24 @@ class Tokenizer:
 
     def __init__(self, json_text: str, config: TokenizerConfig, *, origin: str = FILE_NAME) -> None:
         """Raises RunError, which names `origin`, if `json_text` is not a tokenizer that `train` made."""
-        if len(json_text) > MAX_FILE_BYTES:
-            raise RunError(f"{origin} is too large for a tokenizer.")
         self._json = json_text
         self._config = config
         try:
             self._engine = tokenizers.Tokenizer.from_str(json_text)
         except Exception as error:  # the binding raises bare Exception
             raise RunError(f"{origin} is damaged: {' '.join(str(error).split())[:120]}.") from None
-        for i, piece in enumerate(SPECIAL_PIECES):
-            if self._engine.token_to_id(piece) != i:
-                raise RunError(f"{origin} was not made by imdb-tx: id {i} is not {piece}.")
         self._empty = [self._engine.token_to_id(SPACE)]
-        if self._empty == [None]:
-            raise RunError(f"{origin} was not made by imdb-tx: it has no piece for a space.")
+        if self.pieces(range(len(SPECIAL_PIECES))) != list(SPECIAL_PIECES) or self._empty == [None]:
+            raise RunError(f"{origin} was not made by imdb-tx: it lacks one of its special pieces.")
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
         """A tokenizer whose merges come from `texts`."""
         engine = _untrained(config)
         trainer = trainers.BpeTrainer(
-            vocab_size=config.vocab_size,
-            min_frequency=MIN_FREQUENCY,
-            special_tokens=list(SPECIAL_PIECES),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
+            vocab_size=config.vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=list(SPECIAL_PIECES),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        )  # fmt: skip
         engine.train_from_iterator(map(_encodable, texts), trainer)
         tree = json.loads(engine.to_str())
         # As added tokens they would be recognised inside reviews: "[PAD]" in a text would become padding.
@@ -76,10 +68,10 @@ class Tokenizer:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise RunError(f"{path} is too large for a tokenizer.")
             return cls(path.read_text(encoding="utf-8"), config, origin=str(path))
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-        except UnicodeDecodeError:
-            raise RunError(f"{path} is damaged: not UTF-8.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(
+                f"{path} is missing or damaged ({getattr(error, 'strerror', 'not UTF-8')})."
+            ) from None
 
     def save(self, folder: Path) -> None:
         """Writes `tokenizer.json` into `folder`."""
@@ -128,9 +120,7 @@ def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Break tags become spaces, case is folded, words and punctuation are split, words are spelt in bytes."""
     engine = tokenizers.Tokenizer(models.BPE())
     breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
-    engine.normalizer = normalizers.Sequence(
-        [breaks, normalizers.Lowercase()] if config.lowercase else [breaks]
-    )
+    engine.normalizer = normalizers.Sequence([breaks, *([normalizers.Lowercase()] * config.lowercase)])
     # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), spell])
