@@ -32,8 +32,8 @@ from typing import Any
 
 import contest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from imdb_transformer import hardware
 from imdb_transformer.config import ModelConfig, TrainConfig

@@ -46,11 +46,11 @@ from typing import Any, NamedTuple
 import contest
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from peers import make_peer
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer import config_file, hardware

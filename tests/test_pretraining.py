@@ -253,7 +253,7 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     learner = Learner(model, model, [optimizer], config, "encoder", torch.float32)
     batch = Batch(torch.full((2, 1), MASK_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
     taken = train_step(learner, batch, step=0, lr=1e-3)
-    assert taken.figures["masked_loss"] == 0
+    assert taken.metrics["masked_loss"] == 0
 
 
 def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
@@ -262,11 +262,11 @@ def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
 
     batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
     config = Config(pretrain=PretrainConfig(mask_fraction=0.2))
-    figures = masked_objective(model, batch, config, torch.float32)  # type: ignore[arg-type]
-    loss, count = figures.pop("loss")
+    metrics = masked_objective(model, batch, config, torch.float32)  # type: ignore[arg-type]
+    loss, count = metrics.pop("loss")
     assert loss.item() == pytest.approx(6 / 0.2)
     assert count == 20
-    assert figures == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
+    assert metrics == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
 
 
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:

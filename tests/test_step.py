@@ -313,7 +313,7 @@ def test_a_process_without_a_review_adds_zeros(tiny: Tiny) -> None:
 
 
 def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
-    """Their gradients and figures are added up."""
+    """Their gradients and metrics are added up."""
     config = tiny("model.dropout=0.0", "model.attention='full'", "train.batch_tokens=1000000")
     split = prepared(config).splits["train"]
     indices = make_plan(config, split).batches[0][1]
@@ -336,7 +336,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
     together = step(two, indices[1::2], Pair(1, 2))
     assert together.loss == pytest.approx(alone.loss, rel=1e-5)
     assert together.gradient_norm == pytest.approx(alone.gradient_norm, rel=1e-4)
-    assert together.figures == pytest.approx(alone.figures)
+    assert together.metrics == pytest.approx(alone.metrics)
     assert together.num_tokens == alone.num_tokens
     for (name, a), b in zip(one.model.named_parameters(), two.model.parameters(), strict=True):
         # Adam's first step is the sign of the gradient: where that is noise, so is the step.
@@ -349,7 +349,7 @@ def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     batch = gather(split, torch.arange(8).numpy(), CPU)
     learner = new_learner(config)
     results = [train_step(learner, batch, step=i, lr=1e-2) for i in range(60)]
-    assert results[-1].figures["accuracy"] == 1.0
+    assert results[-1].metrics["accuracy"] == 1.0
     assert results[-1].loss < 0.05
 
 
@@ -362,5 +362,5 @@ def test_a_step_reports_the_loss_the_figures_and_the_tokens_of_its_batch(tiny: T
     result = train_step(learner, batch, step=0, lr=1e-3)
     assert result.num_tokens == batch.num_tokens
     num_correct = int((logits.argmax(1) == batch.labels).sum())
-    assert result.figures["accuracy"] == pytest.approx(num_correct / len(batch.labels))
+    assert result.metrics["accuracy"] == pytest.approx(num_correct / len(batch.labels))
     assert result.loss == pytest.approx(F.cross_entropy(logits, batch.labels).item(), rel=1e-5)

@@ -85,8 +85,8 @@ def estimate(cost: "Estimate") -> str:
 def postfix(update: "Update") -> str:
     """Text behind the progress bar."""
     result = update.result
-    figures = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in result.figures.items())
-    return f"loss {result.loss:.3f}{figures}, {update.tokens_per_second / 1000:.1f}k tokens/s"
+    metrics = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in result.metrics.items())
+    return f"loss {result.loss:.3f}{metrics}, {update.tokens_per_second / 1000:.1f}k tokens/s"
 
 
 def progress(update: "Update") -> str:
@@ -95,7 +95,7 @@ def progress(update: "Update") -> str:
     if validation is not None:
         scores = f"validation accuracy {percent(validation.accuracy)}  loss {validation.loss:.4f}"
     else:
-        losses = {"loss": update.result.loss, **update.result.figures}
+        losses = {"loss": update.result.loss, **update.result.metrics}
         scores = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items())
     return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {scores}"
 

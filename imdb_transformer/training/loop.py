@@ -68,7 +68,7 @@ def training_loop(
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
             metrics.append({
-                "step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.figures,
+                "step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.metrics,
                 "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens,
             })  # fmt: skip
 

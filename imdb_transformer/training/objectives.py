@@ -1,6 +1,6 @@
 """What training minimises: an objective is a function of a model and a batch, chosen by name.
 
-An objective gives figures by name, each as its sum over the batch and the count that divides the sum.
+An objective gives metrics by name, each as its sum over the batch and the count that divides the sum.
 Training follows the gradient of `loss`. Sums and counts are added over all processes before any is divided.
 Sums stay tensors: reading one makes the CPU wait for the GPU. A step waits once.
 
@@ -17,10 +17,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
-Figures = dict[str, tuple[Tensor, int]]
+Metrics = dict[str, tuple[Tensor, int]]
 
 
-def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Figures:
+def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Metrics:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
     With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it.
@@ -33,7 +33,7 @@ def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.
     return {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
 
 
-def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Figures:
+def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Metrics:
     """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
 
     `loss` divides by the expected number of masked tokens, which does not depend on the draw; `masked_loss`
@@ -47,7 +47,7 @@ def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -
     }
 
 
-OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype], Figures]] = {
+OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype], Metrics]] = {
     "classifier": classification,
     "encoder": masked,
 }

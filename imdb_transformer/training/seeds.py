@@ -71,7 +71,7 @@ def seed_trainings(
 
 
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
-    """Figures of several runs of one recipe; with `test`, each is evaluated on the test split now."""
+    """Scores of several runs of one recipe. With `test`, each run is evaluated on test now."""
     validated = [result.validation.accuracy for result in results if result.validation is not None]
     tested = [evaluate(result.run) for result in results] if test else []
     clean = [each.slices[CLEAN].accuracy for each in tested if CLEAN in each.slices]

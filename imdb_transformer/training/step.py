@@ -13,7 +13,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.store.run import Kind
-from imdb_transformer.training.objectives import OBJECTIVES, Figures
+from imdb_transformer.training.objectives import OBJECTIVES, Metrics
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch
 
@@ -33,7 +33,7 @@ class StepResult(NamedTuple):
     """Results on the batch of all processes, before the update."""
 
     loss: float
-    figures: dict[str, float]
+    metrics: dict[str, float]
     gradient_norm: float
     num_tokens: int
     stop: bool
@@ -56,10 +56,10 @@ def train_step(
     """
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    figures = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype)
-    figures["loss"][0].backward()
+    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype)
+    metrics["loss"][0].backward()
     gradients = _gradients(model)
-    result, num_units = _summed(figures, gradients, batch, world, stop)
+    result, num_units = _summed(metrics, gradients, batch, world, stop)
     if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
         raise DivergedError(
@@ -87,22 +87,22 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 
 
 def _summed(
-    figures: Figures, gradients: list[Tensor], batch: Batch, world: World, stop: bool
+    metrics: Metrics, gradients: list[Tensor], batch: Batch, world: World, stop: bool
 ) -> tuple[StepResult, float]:
     """Sums the gradients over all processes, in place. Returns the step's result and the count of its loss.
 
     Everything goes in one exchange, and the CPU reads it once.
     """
-    sums = torch.stack([value.detach().float() for value, _ in figures.values()])
-    counts = sums.new_tensor([*(count for _, count in figures.values()), batch.num_tokens, stop])
+    sums = torch.stack([value.detach().float() for value, _ in metrics.values()])
+    counts = sums.new_tensor([*(count for _, count in metrics.values()), batch.num_tokens, stop])
     if not batch.num_tokens:  # fewer reviews than processes: this one has none
         torch._foreach_zero_([*gradients, sums, counts[:-1]])
     world.sum_([*gradients, sums, counts])
     norm = nn.utils.get_total_norm(gradients)
     # Waits for a GPU, which has all its work queued by now.
     *read, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
-    totals, divisors = read[: len(figures)], dict(zip(figures, read[len(figures) :], strict=True))
-    means = {name: total / max(divisors[name], 1) for name, total in zip(figures, totals, strict=True)}
+    totals, divisors = read[: len(metrics)], dict(zip(metrics, read[len(metrics) :], strict=True))
+    means = {name: total / max(divisors[name], 1) for name, total in zip(metrics, totals, strict=True)}
     num_units = divisors["loss"]
     loss = means.pop("loss")
     return StepResult(loss, means, norm_of_sum / num_units, int(num_tokens), bool(stops)), num_units
