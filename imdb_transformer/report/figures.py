@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from imdb_transformer.evaluation.scores import Evaluation, confidence_bins
 
@@ -25,14 +25,13 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "font.size": 10,
 }
-GREY = "#888888"
 BLUE, ORANGE = "#3b7dd8", "#d9822b"  # distinct in light and dark, and for the colour-blind
 COLOURS = (BLUE, ORANGE, *(f"C{i}" for i in range(2, 10)))
 
 Metrics = Sequence[dict[str, Any]]
 Probabilities = NDArray[np.float64]  # (N, C)
 Labels = NDArray[np.int64]  # (N,)
-Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # x, y
+Curve = tuple[ArrayLike, ArrayLike]  # x, y
 
 
 class Drawing(NamedTuple):
@@ -44,67 +43,74 @@ class Drawing(NamedTuple):
 
 
 def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
-    """Training loss of each run against the step; None if nothing was logged."""
-    curves = {name: curve for name, metrics in by_run.items() if (curve := _loss_curve(metrics))}
-    texts = ", ".join(
-        f"{name} from {values[0]:.3f} to {values[-1]:.3f} in {int(steps[-1]):,} steps"
-        for name, (steps, values) in curves.items()
-    )
-    return _curves(curves, "Training loss", "training loss", f"Loss against step: {texts}.")
+    """Training loss of each run against the step, averaged over a fiftieth of the steps; None without any."""
+    curves: dict[str, Curve] = {}
+    texts = []
+    for name, metrics in by_run.items():
+        points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+        if points:
+            steps, values = np.array(points).T
+            window = max(1, len(values) // 50)
+            means = np.convolve(values, np.ones(window) / window, mode="valid")
+            curves[name] = steps[window - 1 :], means
+            texts.append(f"{name} from {means[0]:.3f} to {means[-1]:.3f} in {int(steps[-1]):,} steps")
+    description = f"Loss against step: {', '.join(texts)}."
+    return _curves(curves, "Training loss", description, x="step", y="training loss") if curves else None
 
 
 def validations(by_run: Mapping[str, Metrics]) -> Drawing | None:
     """Validation accuracy of each run against the step; None if no run was validated."""
-    curves = {name: curve for name, metrics in by_run.items() if (curve := _accuracy_curve(metrics))}
-    texts = ", ".join(f"{name} {values.max():.2f}%" for name, (_, values) in curves.items())
-    description = f"Accuracy against step; the best: {texts}."
-    return _curves(curves, "Validation accuracy", "validation accuracy, %", description, marker="o")
+    curves: dict[str, Curve] = {}
+    texts = []
+    for name, metrics in by_run.items():
+        points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
+        if points:
+            steps, accuracies = np.array(points).T
+            curves[name] = steps, 100 * accuracies
+            texts.append(f"{name} {100 * accuracies.max():.2f}%")
+    if not curves:
+        return None
+    description = f"Accuracy against step; the best: {', '.join(texts)}."
+    return _curves(
+        curves, "Validation accuracy", description, x="step", y="validation accuracy, %", marker="o"
+    )
 
 
-@matplotlib.rc_context(STYLE)
 def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Drawing | None:
     """True against false positives of the second of two classes; None if the split lacks a class."""
     from sklearn.metrics import auc, roc_curve
 
     if len(classes) != 2 or len(set(labels.tolist())) != 2:
         return None
-    figure, axes = _axes("false positive rate", "true positive rate")
-    areas = []
-    for colour, (name, probabilities) in zip(cycle(COLOURS), by_name.items(), strict=False):
-        false_rate, true_rate, _ = roc_curve(labels, probabilities[:, 1])
-        axes.plot(false_rate, true_rate, color=colour, label=_short(name))
-        areas.append(f"{name} {auc(false_rate, true_rate):.4f}")
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
-    if len(by_name) > 1:
-        axes.legend(frameon=False)
-    return _drawing("ROC", f"ROC curve of {classes[1]!r}; the area under it: {', '.join(areas)}.", figure)
+    curves = {name: roc_curve(labels, each[:, 1])[:2] for name, each in by_name.items()}
+    areas = ", ".join(f"{name} {auc(*curve):.4f}" for name, curve in curves.items())
+    description = f"ROC curve of {classes[1]!r}; the area under it: {areas}."
+    return _curves(curves, "ROC", description, x="false positive rate", y="true positive rate", diagonal=0)
 
 
-@matplotlib.rc_context(STYLE)
 def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Drawing:
     """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
-    figure, axes = _axes("confidence", "accuracy")
-    for colour, (name, probabilities) in zip(cycle(COLOURS), by_name.items(), strict=False):
+    curves: dict[str, Curve] = {}
+    for name, probabilities in by_name.items():
         confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
-        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=3, label=_short(name))
+        curves[name] = confidence, accuracy
         chance = 1 / probabilities.shape[1]
-    axes.plot([chance, 1], [chance, 1], color=GREY, linestyle=":")
-    axes.legend(frameon=False)
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    return _drawing("Reliability", f"Accuracy against confidence; the calibration error: {texts}.", figure)
+    description = f"Accuracy against confidence; the calibration error: {texts}."
+    return _curves(
+        curves, "Reliability", description, x="confidence", y="accuracy", marker="o", diagonal=chance
+    )
 
 
 @matplotlib.rc_context(STYLE)
 def confusion(evaluation: Evaluation) -> Drawing:
     """Counts by true and predicted class."""
-    figure, axes = _axes("predicted", "true")
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    figure, axes = _axes()
     counts = np.array(evaluation.confusion)
-    axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    for (i, j), count in np.ndenumerate(counts):
-        is_dark = count > counts[i].sum() / 2
-        axes.text(j, i, f"{count:,}", ha="center", va="center", color="white" if is_dark else "#222222")
-    axes.set_xticks(range(len(counts)), evaluation.classes)
-    axes.set_yticks(range(len(counts)), evaluation.classes)
+    display = ConfusionMatrixDisplay(counts, display_labels=evaluation.classes)
+    display.plot(ax=axes, cmap="Blues", values_format=",d", colorbar=False)
     description = f"{np.trace(counts):,} of {evaluation.num_examples:,} reviews are on the diagonal."
     return _drawing("Confusion", description, figure)
 
@@ -123,46 +129,25 @@ def slices(evaluation: Evaluation) -> Drawing | None:
     return _drawing("Accuracy by kind of review", f"Accuracy: {texts}.", figure)
 
 
-def _loss_curve(metrics: Metrics) -> Curve | None:
-    """Steps, and the training loss averaged over a fiftieth of them."""
-    points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
-    if not points:
-        return None
-    steps, values = np.array(points).T
-    window = max(1, len(values) // 50)
-    return steps[window - 1 :], np.convolve(values, np.ones(window) / window, mode="valid")
-
-
-def _accuracy_curve(metrics: Metrics) -> Curve | None:
-    """Steps, and the validation accuracy in percent."""
-    points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
-    if not points:
-        return None
-    steps, values = np.array(points).T
-    return steps, 100 * values
-
-
 @matplotlib.rc_context(STYLE)
 def _curves(
-    curves: Mapping[str, Curve], title: str, y: str, description: str, marker: str = ""
-) -> Drawing | None:
-    """A curve for each run; None if there is none."""
-    if not curves:
-        return None
-    figure, axes = _axes("step", y)
+    curves: Mapping[str, Curve], title: str, description: str, *, x: str, y: str, marker: str = "",
+    diagonal: float | None = None,
+) -> Drawing:  # fmt: skip
+    """A curve for each run, and a dotted diagonal from `diagonal` to 1."""
+    figure, axes = _axes(x, y)
     for colour, (name, curve) in zip(cycle(COLOURS), curves.items(), strict=False):
-        axes.plot(*curve, color=colour, marker=marker, markersize=3, label=_short(name))
+        # A wide legend would leave no room for the curves.
+        label = name if len(name) <= LEGEND_WIDTH else f"…{name[1 - LEGEND_WIDTH :]}"
+        axes.plot(*curve, color=colour, marker=marker, markersize=3, label=label)
+    if diagonal is not None:
+        axes.plot([diagonal, 1], [diagonal, 1], color="grey", linestyle=":")
     if len(curves) > 1:
         axes.legend(frameon=False)
     return _drawing(title, description, figure)
 
 
-def _short(name: str) -> str:
-    """The end of a long name: a wide legend would leave no room for the curves."""
-    return name if len(name) <= LEGEND_WIDTH else f"…{name[1 - LEGEND_WIDTH :]}"
-
-
-def _axes(x: str, y: str = "") -> tuple[Figure, Any]:
+def _axes(x: str = "", y: str = "") -> tuple[Figure, Any]:
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(x)
