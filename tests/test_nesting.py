@@ -14,7 +14,6 @@ from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import USER_ERRORS, ConfigError, DataError, RunError
 from imdb_transformer.inference import tables
-from imdb_transformer.report import evaluations
 from imdb_transformer.store import checkpoint, metrics, run
 
 DEEP = b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -48,11 +47,8 @@ def test_deeply_nested_brackets_are_refused_with_a_sentence(
     assert kind in USER_ERRORS
 
 
-def test_metrics_and_environment_with_nested_brackets_are_not_shown(tmp_path: Path) -> None:
-    (tmp_path / run.ENVIRONMENT).write_bytes(DEEP)
+def test_metrics_with_nested_brackets_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / metrics.FILE_NAME).write_bytes(b'{"step": 1}\n' + DEEP + b"\n")
-    opened = run.Run(tmp_path, config_file.load("base"), run.RunInfo.model_construct())
-    assert evaluations._environment(opened) == "not recorded"
     assert metrics.read(tmp_path) == [{"step": 1}]
 
 

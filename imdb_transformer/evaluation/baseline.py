@@ -133,7 +133,7 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
             other = run.open_run(info.parent)
             if (
                 other.folder != opened.folder
-                and other.info.is_linear
+                and other.info.kind == "linear"
                 and other.info.status == "finished"
                 and other.info.corpus_hash == opened.info.corpus_hash
                 and other.config.data.validation == opened.config.data.validation

@@ -39,4 +39,4 @@ def calibrate(opened: run.Run) -> run.Run:
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = encoded.rows_of(opened.config.data, stored, "validation")
     logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
-    return opened.with_temperature(fit_temperature(logits, np.array(rows.labels)))
+    return opened.updated(temperature=fit_temperature(logits, np.array(rows.labels)))

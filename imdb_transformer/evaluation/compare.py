@@ -56,31 +56,22 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers
     answers = [answer([path], split) for path in paths]
     for name, other in zip(names, answers, strict=True):
         _check_same_reviews(name, other, names[0], answers[0], split)
-    compared = Comparison(
-        runs=names,
-        differences={
-            key: values
-            for key in configs[0]
-            if len(set(map(repr, values := [config[key] for config in configs]))) > 1
-        },
-        evaluations=[each.evaluation for each in answers],
-        pairs=[
-            pair_of(names[i], names[j], answers[i].correct, answers[j].correct)
-            for i, j in combinations(range(len(paths)), 2)
-        ],
-    )
-    return compared, answers
+    by_key = {key: [config[key] for config in configs] for key in configs[0]}
+    differences = {key: values for key, values in by_key.items() if len(set(map(repr, values))) > 1}
+    pairs = [
+        pair_of(names[i], names[j], answers[i].correct, answers[j].correct)
+        for i, j in combinations(range(len(paths)), 2)
+    ]
+    evaluations = [each.evaluation for each in answers]
+    return Comparison(runs=names, differences=differences, evaluations=evaluations, pairs=pairs), answers
 
 
 def _check_same_reviews(name: str, other: Answers, first_name: str, first: Answers, split: str) -> None:
     same_classes = other.evaluation.classes == first.evaluation.classes
-    if other.texts != first.texts:
-        difference = "reviews"
-    elif not (same_classes and np.array_equal(other.labels, first.labels)):
-        difference = "labels"
-    else:
-        return
-    raise DataError(f"{name} and {first_name} have other {difference} in {split}: they cannot be compared.")
+    same_labels = same_classes and np.array_equal(other.labels, first.labels)
+    if other.texts != first.texts or not same_labels:
+        part = "labels" if other.texts == first.texts else "reviews"
+        raise DataError(f"{name} and {first_name} have other {part} in {split}: they cannot be compared.")
 
 
 def pair_of(
@@ -95,16 +86,11 @@ def pair_of(
     drawn = np.random.default_rng(0).multinomial(num, shares, NUM_RESAMPLES)
     low, high = np.quantile((drawn[:, 1] - drawn[:, 0]) / num, [0.025, 0.975])
     disagreed = only_first + only_second
+    p_value = float(binomtest(only_second, disagreed, 0.5).pvalue) if disagreed else 1.0
     return Pair(
-        first=first,
-        second=second,
-        only_first_right=only_first,
-        only_second_right=only_second,
-        p_value=float(binomtest(only_second, disagreed, 0.5).pvalue) if disagreed else 1.0,
-        difference=(only_second - only_first) / num,
-        low=float(low),
-        high=float(high),
-    )
+        first=first, second=second, only_first_right=only_first, only_second_right=only_second,
+        p_value=p_value, difference=(only_second - only_first) / num, low=float(low), high=float(high),
+    )  # fmt: skip
 
 
 def _flat(opened: run.Run) -> dict[str, Any]:

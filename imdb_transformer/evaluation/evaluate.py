@@ -42,9 +42,7 @@ class Answers(NamedTuple):
         return self.log_probabilities.argmax(1) == self.labels
 
 
-def evaluate(
-    paths: str | Path | Sequence[str | Path], split: str = "test", **data: str | None
-) -> Evaluation:  # fmt: skip
+def evaluate(paths: str | Path | Sequence[str | Path], split: str = "test", **data: str | None) -> Evaluation:
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
     Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
@@ -71,8 +69,9 @@ def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None)
     located = [run.locate(Path(path)) for path in paths]
     opened = located[0][0]
     is_own = data.get("source") is None
-    if split == "validation" and is_own:
-        _check_held_out([each for each, _ in located])
+    for each, _ in located:
+        if split == "validation" and is_own and not each.config.data.validation:
+            raise ConfigError(f"{each.folder} was trained on the validation split too; choose another.")
     predictor = Predictor.load(*paths)
     config = opened.config.data.model_copy(update={key: value for key, value in data.items() if value})
     stored, _ = corpus.ensure(config, needs=[split], known=opened.info.corpus_hash if is_own else "")
@@ -152,12 +151,6 @@ def _clean(texts: list[str], stored: corpus.Corpus) -> dict[str, NDArray[np.bool
     names = [name for name in ("train", "validation") if name in stored.manifest.splits]
     learnt = {text for name in names for text in corpus.read_split(stored, name).texts}
     return {CLEAN: np.array([text not in learnt for text in texts])}
-
-
-def _check_held_out(runs: Sequence[run.Run]) -> None:
-    for opened in runs:
-        if not opened.config.data.validation:
-            raise ConfigError(f"{opened.folder} was trained on the validation split too; choose another.")
 
 
 def _check_corpus(opened: run.Run, stored: corpus.Corpus, source: str, *, is_own: bool) -> None:

@@ -101,32 +101,24 @@ def evaluation_of(
 
     predicted = logits.argmax(1)
     correct = predicted == labels
+    parts = {
+        name: Slice(num_examples=int(rows.sum()), accuracy=float(correct[rows].mean()))
+        for name, rows in (slices or {}).items()
+        if rows.any()
+    }
     low, high = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
     numbers, average = list(range(len(classes))), "binary" if len(classes) == 2 else "macro"
     area, precision = _areas(_probabilities(logits), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
-        split=split,
-        checkpoint=checkpoint,
-        num_examples=len(labels),
-        loss=calibrated.loss,
-        accuracy=float(correct.mean()),
-        accuracy_low=float(low),
-        accuracy_high=float(high),
+        split=split, checkpoint=checkpoint, num_examples=len(labels), classes=classes, loss=calibrated.loss,
+        accuracy=float(correct.mean()), accuracy_low=float(low), accuracy_high=float(high),
         f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
-        roc_auc=area,
-        average_precision=precision,
-        raw=calibrated if raw_logits is None else _calibration(raw_logits, labels),
-        calibrated=calibrated,
+        roc_auc=area, average_precision=precision, slices=parts,
+        raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
         encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
-        slices={
-            name: Slice(num_examples=int(rows.sum()), accuracy=float(correct[rows].mean()))
-            for name, rows in (slices or {}).items()
-            if rows.any()
-        },
         confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
-        classes=classes,
-    )
+    )  # fmt: skip
 
 
 def _areas(

@@ -38,7 +38,7 @@ def export(path: Path, output: Path | None = None) -> Path:
         raise ConfigError(f"--output {output}: its name must end in {SUFFIX}, and its folder must exist.")
     source, folder = run.locate(path)
     output = output or source.folder / f"model{SUFFIX}"
-    if source.info.is_linear:
+    if source.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = TransformerModel(source, folder, device="cpu")
     about = TextToIds(classes=model.classes, step=model.step, tokenizer=source.config.tokenizer)

@@ -134,7 +134,7 @@ def load_model(path: Path, device: str = "auto") -> Model:
     from imdb_transformer.inference.transformer import TransformerModel
 
     source, folder = run.locate(path)
-    if source.info.is_linear:
+    if source.info.kind == "linear":
         return LinearModel.load(source, folder)
     return TransformerModel(source, folder, device=device)
 

@@ -1,7 +1,6 @@
 """How good runs are: the same tables on the terminal and on a page, which adds figures and errors."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -110,6 +109,8 @@ def write_report(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
     """Writes the page about an evaluation into its run."""
     opened, evaluation = answers.run, answers.evaluation
     num_others = len(answers.predictor.models) - 1
+    recorded = opened.folder / run.ENVIRONMENT
+    environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
     title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
     sections = [
         *(html_table(*table) for table in _tables(evaluation, baselines)),
@@ -119,7 +120,7 @@ def write_report(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
         "<h2>Config</h2>",
         f"<pre>{html.escape(config_file.dump(opened.config))}</pre>",
         "<h2>Environment</h2>",
-        f"<pre>{html.escape(_environment(opened))}</pre>",
+        f"<pre>{html.escape(environment)}</pre>",
     ]
     path = opened.folder / "report.html"
     write_page(path, title, sections)
@@ -128,10 +129,10 @@ def write_report(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
 
 def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answers]) -> None:
     """Writes a page with the scores of several runs and their curves together."""
-    names = comparison.runs
-    logged = {name: metrics.read(each.run.folder) for name, each in zip(names, answers, strict=True)}
-    probabilities = {name: np.exp(each.log_probabilities) for name, each in zip(names, answers, strict=True)}
-    errors = {name: each.evaluation.calibrated.ece for name, each in zip(names, answers, strict=True)}
+    by_name = dict(zip(comparison.runs, answers, strict=True))
+    logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
+    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
+    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
     labels, evaluation = answers[0].labels, answers[0].evaluation
     sections = [
         *(html_table(*table) for table in _comparison_tables(comparison)),
@@ -142,20 +143,20 @@ def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answe
             figures.reliability(probabilities, labels, errors),
         ]),
     ]  # fmt: skip
-    write_page(path, f"{', '.join(names)} on {evaluation.split}", sections)
+    write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
 
 
 def _figures(answers: Answers) -> list[figures.Drawing | None]:
-    raw, calibrated = np.exp(answers.raw_log_probabilities), np.exp(answers.log_probabilities)
-    evaluation = answers.evaluation
-    name = answers.run.folder.name
-    logged = {name: metrics.read(answers.run.folder)}
+    evaluation, name = answers.evaluation, answers.run.folder.name
+    calibrated = np.exp(answers.log_probabilities)
+    both = {"before": np.exp(answers.raw_log_probabilities), "after calibration": calibrated}
     errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
+    logged = {name: metrics.read(answers.run.folder)}
     return [
         figures.losses(logged),
         figures.validations(logged),
         figures.roc({name: calibrated}, answers.labels, evaluation.classes),
-        figures.reliability(dict(zip(errors, (raw, calibrated), strict=True)), answers.labels, errors),
+        figures.reliability(both, answers.labels, errors),
         figures.confusion(evaluation),
         figures.slices(evaluation),
     ]
@@ -179,10 +180,3 @@ def _errors(answers: Answers) -> list[str]:
         words = marked_words(explain(answers.predictor, text)) if can_explain else html.escape(text)
         entries.append(f"<details><summary>{html.escape(title)}</summary><p>{words}</p></details>")
     return entries or ["<p>None.</p>"]
-
-
-def _environment(opened: run.Run) -> str:
-    try:
-        return json.dumps(json.loads((opened.folder / run.ENVIRONMENT).read_bytes()), indent=1)
-    except (OSError, ValueError, RecursionError):
-        return "not recorded"

@@ -23,27 +23,20 @@ def corpus(stored: "Corpus", *, was_there: bool) -> str:
               "words p50", "p90", "p99", "max"]  # fmt: skip
     rows = [
         [
-            s.split,
-            s.num_rows,
-            ", ".join(f"{name} {count:,}" for name, count in s.num_by_label.items()),
-            s.num_empty,
-            s.num_duplicates,
+            s.split, s.num_rows, ", ".join(f"{name} {count:,}" for name, count in s.num_by_label.items()),
+            s.num_empty, s.num_duplicates,
             ", ".join(f"{other} {count}" for other, count in s.num_shared.items() if count) or "-",
-            percent(s.num_with_breaks, s.num_rows, 1),
-            *s.word_percentiles.values(),
+            percent(s.num_with_breaks, s.num_rows, 1), *s.word_percentiles.values(),
         ]
         for s in manifest.statistics
-    ]
+    ]  # fmt: skip
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
-    kind = (
-        "IMDB as its authors published it (checksums match)" if manifest.is_imdb else "not the official IMDB"
-    )
+    official = "IMDB as its authors published it (checksums match)"
     state = "already stored, verified" if was_there else "imported"
-    return (
-        f"{text_table(header, rows)}\n\n"
-        f"{kind}; content {stored.content_hash[:16]}\n"
-        f"{state}: {stored.folder} ({sizes})"
+    content = (
+        f"{official if manifest.is_imdb else 'not the official IMDB'}; content {stored.content_hash[:16]}"
     )
+    return f"{text_table(header, rows)}\n\n{content}\n{state}: {stored.folder} ({sizes})"
 
 
 def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:

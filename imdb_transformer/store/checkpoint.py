@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -44,11 +43,9 @@ def save(
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
         for name, tensors in contents.items():
             _write(temporary / name, tensors)
+        hashes = {name: sha256_of(temporary / name) for name in contents}
         meta = Checkpoint(
-            step=step,
-            counters=dict(counters),
-            tokenizer_hash=tokenizer_hash,
-            file_hashes={name: sha256_of(temporary / name) for name in contents},
+            step=step, counters=dict(counters), tokenizer_hash=tokenizer_hash, file_hashes=hashes
         )
         write_json(temporary / META, meta)
 
@@ -104,8 +101,5 @@ def check_same(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *,
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
     """Copies tensors into a model's parameters. Raises RunError if names or shapes differ."""
-    parameters = model.state_dict()
-    check_same(parameters, tensors, origin=origin)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+    check_same(model.state_dict(), tensors, origin=origin)
+    model.load_state_dict(tensors)

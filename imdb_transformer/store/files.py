@@ -84,11 +84,11 @@ def whole_file(path: Path) -> Iterator[Path]:
         if target.exists():
             temporary.chmod(target.stat().st_mode | 0o600)  # no wider than the old file, but writable
         yield temporary
-        _sync_file(temporary)
+        _sync(temporary)
         if target.exists():
             shutil.copymode(target, temporary)
         temporary.replace(target)
-        _sync_folder(target.parent)
+        _sync(target.parent)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -109,7 +109,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rmdir()
         temporary.rename(path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
         except OSError:
             recover_folder(path, former=former)
             raise
-        _sync_folder(path.parent)
+        _sync(path.parent)
         if former is None:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -224,16 +224,12 @@ def _old_name(path: Path) -> Path:
 def _sync_contents(folder: Path) -> None:
     for file in folder.iterdir():
         if file.is_file():
-            _sync_file(file)
-    _sync_folder(folder)
+            _sync(file)
+    _sync(folder)
 
 
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
+    """Waits until a file or a folder is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -31,15 +31,15 @@ def drop_after(folder: Path, step: int) -> None:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """The lines before the first damaged one."""
-    lines: list[dict[str, Any]] = []
     path = folder / FILE_NAME
-    if path.exists():
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):  # the latter from deeply nested brackets
-                break
-            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-                break
-            lines.append(line)
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines: list[dict[str, Any]] = []
+    for each in text.splitlines():
+        try:
+            line = json.loads(each)
+        except (ValueError, RecursionError):  # the latter from deeply nested brackets
+            break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        lines.append(line)
     return lines

@@ -69,11 +69,6 @@ class RunInfo(BaseModel):
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether it is a linear model over n-grams of words, not an encoder."""
-        return self.kind == "linear"
-
 
 class Vocabulary(Protocol):
     """A tokenizer, or a linear model's n-grams. The hash differs whenever some text may become other ids."""
@@ -108,13 +103,10 @@ class Run(NamedTuple):
 
     def with_status(self, status: Status) -> "Run":
         """The run with its new status written to disk."""
-        return self._updated(status=status, ended="" if status == "running" else _now())
+        return self.updated(status=status, ended="" if status == "running" else _now())
 
-    def with_temperature(self, temperature: float) -> "Run":
-        """The run with its temperature written to disk."""
-        return self._updated(temperature=temperature)
-
-    def _updated(self, **changes: Any) -> "Run":
+    def updated(self, **changes: Any) -> "Run":
+        """The run with other values in its `RunInfo`, written to disk."""
         info = self.info.model_copy(update=changes)
         write_json(self.folder / INFO, info)
         return self._replace(info=info)
@@ -146,18 +138,12 @@ def create(
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
         (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
         vocabulary.save(temporary)
+        hashes = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
         info = RunInfo(
-            kind=kind,
-            weighting=weighting,
-            status="running",
-            started=_now(),
-            classes=classes,
-            vocab_size=vocabulary.vocab_size,
-            corpus_hash=corpus_hash,
-            tokenizer_hash=vocabulary.content_hash,
-            file_hashes={path.name: sha256_of(path) for path in sorted(temporary.iterdir())},
-            origin_hash=origin_hash,
-        )
+            kind=kind, weighting=weighting, status="running", started=_now(), classes=classes,
+            vocab_size=vocabulary.vocab_size, corpus_hash=corpus_hash, origin_hash=origin_hash,
+            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes,
+        )  # fmt: skip
         write_json(temporary / INFO, info)
         (temporary / "checkpoints").mkdir()
         fill(Run(temporary, config, info))
@@ -172,13 +158,8 @@ def _environment(hardware: str) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a checkout that is not installed
             versions[name] = "not installed"
-    return {
-        "command": sys.argv,
-        "hardware": hardware,
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+    system = {"platform": platform.platform(), "python": platform.python_version()}
+    return {"command": sys.argv, "hardware": hardware, **system, "versions": versions}
 
 
 @contextmanager

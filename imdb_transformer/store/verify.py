@@ -29,7 +29,7 @@ def verify(folder: Path) -> dict[str, str]:
 
 
 def _required_checkpoints(info: run.RunInfo) -> set[str]:
-    if info.is_linear:
+    if info.kind == "linear":
         return {"best"}
     return {"best", "last"} if info.status == "finished" else {"last"}
 
@@ -46,7 +46,7 @@ def _check_metrics(opened: run.Run) -> None:
     path = opened.folder / metrics.FILE_NAME
     is_finished = opened.info.status == "finished"
     if not path.exists():
-        if is_finished and not opened.info.is_linear:
+        if is_finished and opened.info.kind != "linear":
             raise RunError(f"{path} is missing.")
         return
     try:

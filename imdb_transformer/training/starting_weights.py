@@ -37,7 +37,7 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     called first, before anything is encoded or a teacher asked.
     """
     source, _ = run.locate(path)
-    if source.info.is_linear:
+    if source.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(source)  # raises RunError if it is damaged
     _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})
