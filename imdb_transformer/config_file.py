@@ -27,16 +27,14 @@ def find(name: str) -> Path:
     if path.is_file():
         return path
     # In an installed wheel the configs lie inside the package, in a checkout beside it.
-    package = Path(__file__).parent
-    shipped = {
-        file.name: file for folder in (package.parent, package) for file in folder.glob("configs/*.toml")
-    }
+    inside = Path(__file__).parent / "configs"
+    folder = inside if inside.is_dir() else inside.parent.parent / "configs"
+    shipped = {file.name: file for file in folder.glob("*.toml")}
     for key in (name, f"{name}.toml"):
         if key in shipped:
             return shipped[key]
-    raise ConfigError(
-        f"No config {name!r}: no such file here, and none shipped ({', '.join(sorted(shipped))})."
-    )
+    names = ", ".join(sorted(shipped))
+    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
 
 
 def load(name: str, overrides: Iterable[str] = ()) -> Config:

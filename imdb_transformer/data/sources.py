@@ -85,12 +85,10 @@ def _texts_and_labels(
 ) -> tuple[list[str], list[str | None]]:
     """The texts of a table and the names of their classes; None in `unsupervised`, which needs no labels."""
     texts = table.column(config.text_column)
-    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-        raise DataError(f"{origin}: column {config.text_column!r} holds {texts.type}, not text.")
+    tables.check_texts(texts, config.text_column, origin)
     if texts.null_count:
         row = texts.to_pylist().index(None) + 1
         raise DataError(f"{origin}: row {row} has no {config.text_column!r}.")
-    tables.check_lengths(texts, config.text_column, origin)
     if split == "unsupervised":
         return texts.to_pylist(), [None] * len(texts)
     return texts.to_pylist(), _label_names(table, config.label_column, origin)

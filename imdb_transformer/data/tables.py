@@ -181,10 +181,15 @@ def _open_delimited(
     return reader.schema, iter(reader)
 
 
-def check_lengths(texts: Any, column: str, origin: Path | str, *, num_before: int = 0) -> None:
-    """Raises DataError if a text has more than `MAX_REVIEW_BYTES`; `num_before` rows came before."""
+def check_texts(texts: Any, column: str, origin: Path | str, *, num_before: int = 0) -> None:
+    """Raises DataError if a column holds no texts, or a text has more than `MAX_REVIEW_BYTES`.
+
+    `num_before` rows came before.
+    """
     from pyarrow import compute
 
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        raise DataError(f"{origin}: column {column!r} holds {texts.type}, not text.")
     lengths = compute.binary_length(texts)
     if (compute.max(lengths).as_py() or 0) > MAX_REVIEW_BYTES:
         rows = enumerate(lengths.to_pylist(), num_before + 1)

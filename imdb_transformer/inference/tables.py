@@ -2,10 +2,8 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from pyarrow import compute, csv, feather, parquet
 
 from imdb_transformer import __version__
 from imdb_transformer.data.reviews import CHUNK_CHARACTERS, in_chunks, lines_of
-from imdb_transformer.data.tables import TABLE_SUFFIXES, check_lengths, is_table, open_table
+from imdb_transformer.data.tables import TABLE_SUFFIXES, check_texts, is_table, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import CHUNK, Prediction, Predictor, identity_of
 from imdb_transformer.store.files import whole_file, write_whole
@@ -43,9 +41,6 @@ def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[
             raise DataError(f"{path} is empty.")
         return pa.schema({column: pa.string()}), _lines(path, column)
     schema, batches = open_table(path, [column], skip_row=skip)
-    kind = schema.field(column).type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise DataError(f"{path}: column {column!r} holds {kind}, not text.")
     return schema, _rows(path, column, batches, skip)
 
 
@@ -61,7 +56,7 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
         whole = pa.Table.from_batches([batch])
         for start in range(0, whole.num_rows, CHUNK):
             table = whole.slice(start, CHUNK)
-            check_lengths(table.column(column), column, path, num_before=row)
+            check_texts(table.column(column), column, path, num_before=row)
             # In CSV a missing text is a blank one.
             words = compute.utf8_trim_whitespace(table.column(column))
             is_text = compute.fill_null(compute.not_equal(words, ""), False)
@@ -76,25 +71,24 @@ def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip
 
 def check_output(path: Path, schema: pa.Schema) -> None:
     """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file."""
+    suffix, problem = path.suffix.lower(), ""
+    twice = [name for name in schema.names if schema.names.count(name) > 1]
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if not is_table(path):
-        raise ConfigError(f"--output {path}: its name must end in one of {', '.join(TABLE_SUFFIXES)}.")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output {path}: there is no folder {path.parent}.")
-    if path.suffix.lower() == ".parquet":
+        problem = f"its name must end in one of {', '.join(TABLE_SUFFIXES)}"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}"
+    elif twice:
+        problem = f"the input has several columns {twice[0]!r}; name them differently"
+    elif nested and suffix in (".csv", ".tsv"):
+        problem = f"column {nested[0]!r} holds lists or objects; write .jsonl or .parquet"
+    elif suffix == ".parquet":
         try:
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
-            raise ConfigError(f"--output {path}: Parquet cannot hold it ({error}); write .jsonl.") from None
-    twice = [name for name, times in Counter(schema.names).items() if times > 1]
-    if twice:
-        raise ConfigError(
-            f"--output {path}: the input has several columns {twice[0]!r}; name them differently."
-        )
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    if nested and path.suffix.lower() in (".csv", ".tsv"):
-        raise ConfigError(
-            f"--output {path}: column {nested[0]!r} holds lists or objects; write .jsonl or .parquet."
-        )
+            problem = f"Parquet cannot hold it ({error}); write .jsonl"
+    if problem:
+        raise ConfigError(f"--output {path}: {problem}.")
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
@@ -168,24 +162,24 @@ def write_predictions(
     the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
     is damaged.
     """
-    folder, out = parts_folder(output), output_schema(schema)
-    num_rows = 0
-    with claimed(output, call, resume=resume) as num_saved:
+    out, num_rows, paths = output_schema(schema), 0, []
+    with claimed(output, call, resume=resume) as folder:
         for i, part in enumerate(parts):
-            if i >= num_saved:
+            paths.append(folder / f"{i:06}.arrow")
+            if is_new := not paths[-1].exists():
                 predictions = list(predictor(part.column(column).to_pylist()))
-                with whole_file(_part(folder, i)) as temporary:
+                with whole_file(paths[-1]) as temporary:
                     table = with_predictions(part, predictions, out)
                     feather.write_feather(table, temporary, compression="zstd")
             num_rows += part.num_rows
-            yield i >= num_saved, num_rows
-        write_tables((_saved_table(path, out) for path in _saved_parts(folder)), out, output)
+            yield is_new, num_rows
+        write_tables((_saved_table(path, out) for path in paths), out, output)
         shutil.rmtree(folder)
 
 
 @contextmanager
-def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int]:
-    """Locks the folder of an output's parts and yields their number. Without `resume` it deletes them first.
+def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Path]:
+    """Locks and yields the folder of an output's parts. Without `resume` it deletes them first.
 
     Raises ConfigError, RunError and DataError, see `write_predictions`.
     """
@@ -198,7 +192,7 @@ def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[int
             for path in folder.iterdir():
                 path.unlink()
             write_whole(folder / CALL, json.dumps(call, indent=1).encode())
-        yield len(list(_saved_parts(folder)))
+        yield folder
 
 
 def parts_folder(output: Path) -> Path:
@@ -218,15 +212,6 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
                 f"{output} was started with other settings ({key}: {earlier.get(key)}, now {value}); "
                 "leave out --resume to start over."
             )
-
-
-def _part(folder: Path, index: int) -> Path:
-    return folder / f"{index:06}.arrow"
-
-
-def _saved_parts(folder: Path) -> Iterator[Path]:
-    """In order, up to the first that is missing."""
-    return takewhile(Path.exists, (_part(folder, index) for index in count()))
 
 
 def _saved_table(path: Path, schema: pa.Schema) -> pa.Table:
