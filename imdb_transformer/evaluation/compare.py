@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from scipy.stats import binomtest
 
 from imdb_transformer.errors import DataError
@@ -18,10 +18,8 @@ from imdb_transformer.store import run
 NUM_RESAMPLES = 10_000
 
 
-class Pair(BaseModel):
+class Pair(BaseModel, extra="forbid", frozen=True):
     """Two runs on the same reviews."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: str
     second: str

@@ -7,27 +7,22 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from scipy.special import log_softmax
 from scipy.stats import binomtest
 
 NUM_BINS = 15  # of the calibration error
-STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
-class Score(BaseModel):
+class Score(BaseModel, extra="forbid", frozen=True):
     """Accuracy and loss. Training measures them on validation."""
-
-    model_config = STRICT
 
     accuracy: float
     loss: float
 
 
-class Calibration(BaseModel):
+class Calibration(BaseModel, extra="forbid", frozen=True):
     """How far probabilities are from observed frequencies."""
-
-    model_config = STRICT
 
     loss: float
     """mean cross-entropy in nats (log loss)"""
@@ -37,19 +32,15 @@ class Calibration(BaseModel):
     """expected calibration error over 15 bins of equally many reviews"""
 
 
-class Slice(BaseModel):
+class Slice(BaseModel, extra="forbid", frozen=True):
     """Some of the reviews."""
-
-    model_config = STRICT
 
     num_examples: int
     accuracy: float
 
 
-class Evaluation(BaseModel):
+class Evaluation(BaseModel, extra="forbid", frozen=True):
     """All scores of one split; `imdb-tx eval` writes them into the run."""
-
-    model_config = STRICT
 
     split: str
     checkpoint: str

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.batches import in_order, length_batches, pad
@@ -25,10 +25,8 @@ EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 ERRORS_ONLY = 3  # onnxruntime's severities
 
 
-class TextToIds(BaseModel):
+class TextToIds(BaseModel, extra="forbid", frozen=True):
     """What a program needs besides the graph and tokenizer.json."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     classes: tuple[str, ...]
     step: int

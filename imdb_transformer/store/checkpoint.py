@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,10 +23,8 @@ from imdb_transformer.store.files import read_json, sha256_of, whole_folder, wri
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 
 
-class Checkpoint(BaseModel):
+class Checkpoint(BaseModel, extra="forbid", frozen=True):
     """`checkpoint.json`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: int
     counters: dict[str, Any]

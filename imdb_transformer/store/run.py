@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
@@ -47,10 +47,8 @@ Weighting = Literal["nb", "tfidf"]
 COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those with --resume
 
 
-class RunInfo(BaseModel):
+class RunInfo(BaseModel, extra="forbid", frozen=True):
     """`run.json`: what a run is, and its status."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Kind
     weighting: Weighting | None

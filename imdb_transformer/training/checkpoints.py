@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from imdb_transformer.config import Config
@@ -20,10 +20,8 @@ from imdb_transformer.store.files import recover_folder
 from imdb_transformer.training.step import Learner, load_state, training_state
 
 
-class Counters(BaseModel):
+class Counters(BaseModel, extra="forbid", frozen=True):
     """How far a run has come; with the tensors of `last`, all that the next step depends on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: int = 0
     best_step: int = 0
