@@ -36,14 +36,14 @@ def export(path: Path, output: Path | None = None) -> Path:
         raise ConfigError("Export needs onnx and onnxscript: pip install 'imdb-tx[onnx]'.") from None
     if output is not None and (output.suffix != SUFFIX or not output.parent.is_dir()):
         raise ConfigError(f"--output {output}: its name must end in {SUFFIX}, and its folder must exist.")
-    source, folder = run.locate(path)
-    output = output or source.folder / f"model{SUFFIX}"
-    if source.info.kind == "linear":
+    opened, folder = run.locate(path)
+    output = output or opened.folder / f"model{SUFFIX}"
+    if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
-    model = TransformerModel(source, folder, device="cpu")
-    about = TextToIds(classes=model.classes, step=model.step, tokenizer=source.config.tokenizer)
+    model = TransformerModel(opened, folder, device="cpu")
+    about = TextToIds(classes=model.classes, step=model.step, tokenizer=opened.config.tokenizer)
     graph = _traced(_Graph(model.classifier, model.temperature).eval())
-    tokenizer_json = (source.folder / FILE_NAME).read_text(encoding="utf-8")
+    tokenizer_json = (opened.folder / FILE_NAME).read_text(encoding="utf-8")
     onnx.helper.set_model_props(graph, {TEXT_TO_IDS: about.model_dump_json(), TOKENIZER: tokenizer_json})
     write_whole(output, graph.SerializeToString())
     return output

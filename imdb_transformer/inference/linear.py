@@ -71,28 +71,28 @@ class LinearModel:
     precision: str = "fp32"
 
     @classmethod
-    def load(cls, source: run.Run, folder: Path) -> Self:
+    def load(cls, opened: run.Run, folder: Path) -> Self:
         """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
-        assert source.info.weighting is not None  # it is a linear run
-        ngrams = NgramVocabulary.load(source.folder)
+        assert opened.info.weighting is not None  # it is a linear run
+        ngrams = NgramVocabulary.load(opened.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
         tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
         size = (ngrams.vocab_size,)
-        rows = 1 if len(source.info.classes) == 2 else len(source.info.classes)
+        rows = 1 if len(opened.info.classes) == 2 else len(opened.info.classes)
         shapes = {"scale": size, "weights": (rows, *size), "intercept": (rows,)}
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
-            raise RunError(f"{folder} is of another model than {source.folder}.")
+            raise RunError(f"{folder} is of another model than {opened.folder}.")
         scale, weights, intercept = (tensors[name].numpy() for name in ("scale", "weights", "intercept"))
         return cls(
-            source.info.weighting, ngrams, scale, weights, intercept,
-            classes=source.info.classes, temperature=source.temperature_of(folder),
+            opened.info.weighting, ngrams, scale, weights, intercept,
+            classes=opened.info.classes, temperature=opened.temperature_of(folder),
         )  # fmt: skip
 
-    def save(self, source: run.Run, folder: Path) -> None:
+    def save(self, opened: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""
         arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
         checkpoint.save(
-            folder, step=0, counters={}, tokenizer_hash=source.info.tokenizer_hash,
+            folder, step=0, counters={}, tokenizer_hash=opened.info.tokenizer_hash,
             model={name: torch.from_numpy(array) for name, array in arrays.items()},
         )  # fmt: skip
 

@@ -133,10 +133,10 @@ def load_model(path: Path, device: str = "auto") -> Model:
     from imdb_transformer.inference.linear import LinearModel
     from imdb_transformer.inference.transformer import TransformerModel
 
-    source, folder = run.locate(path)
-    if source.info.kind == "linear":
-        return LinearModel.load(source, folder)
-    return TransformerModel(source, folder, device=device)
+    opened, folder = run.locate(path)
+    if opened.info.kind == "linear":
+        return LinearModel.load(opened, folder)
+    return TransformerModel(opened, folder, device=device)
 
 
 def identity_of(path: Path) -> str:
@@ -145,8 +145,8 @@ def identity_of(path: Path) -> str:
         return f"{path.name} {sha256_of(path)}"
     from imdb_transformer.store.checkpoint import META  # imports torch
 
-    source, folder = run.locate(path)
-    return f"{path.name} {sha256_of(folder / META)} {source.info.temperature}"
+    opened, folder = run.locate(path)
+    return f"{path.name} {sha256_of(folder / META)} {opened.info.temperature}"
 
 
 def _is_exported(path: Path) -> bool:

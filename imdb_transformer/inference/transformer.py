@@ -24,23 +24,23 @@ from imdb_transformer.store import checkpoint, run
 class TransformerModel:
     """The classifier of a checkpoint, with the tokenizer of its run."""
 
-    def __init__(self, source: run.Run, folder: Path, *, device: str = "auto") -> None:
+    def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto") -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
-        if source.info.kind == "encoder":
+        if opened.info.kind == "encoder":
             raise RunError(
-                f"{source.folder} was pretrained on text and has no classes yet; fine-tune it with: "
-                f"imdb-tx train --config finetune.toml --init-from {source.folder}"
+                f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it with: "
+                f"imdb-tx train --config finetune.toml --init-from {opened.folder}"
             )
-        config = source.config
+        config = opened.config
         # With the number of threads of this process, not of the run's training.
         self.hardware = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
-        self.tokenizer, self.max_length = tokenizer_of(source), config.tokenizer.max_length
-        self.classes, self.temperature = source.info.classes, source.temperature_of(folder)
+        self.tokenizer, self.max_length = tokenizer_of(opened), config.tokenizer.max_length
+        self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
         self.step = meta.step
         with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
             self.classifier = Classifier(
-                config.model, vocab_size=source.info.vocab_size, num_classes=len(self.classes)
+                config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
             )
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
         checkpoint.load_weights(self.classifier, weights, origin=folder)
@@ -92,9 +92,9 @@ def only_transformer(models: Sequence[object]) -> TransformerModel:
     )
 
 
-def tokenizer_of(source: run.Run) -> Tokenizer:
+def tokenizer_of(opened: run.Run) -> Tokenizer:
     """The tokenizer of a run. Raises RunError if it is damaged, or not the one of training."""
-    tokenizer = Tokenizer.load(source.folder, source.config.tokenizer)
-    if tokenizer.content_hash != source.info.tokenizer_hash:
-        raise RunError(f"{source.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
+    tokenizer = Tokenizer.load(opened.folder, opened.config.tokenizer)
+    if tokenizer.content_hash != opened.info.tokenizer_hash:
+        raise RunError(f"{opened.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
     return tokenizer

@@ -75,11 +75,11 @@ def make_batch(
     multiple: int = PADDING_MULTIPLE,
 ) -> Batch:  # fmt: skip
     """A padded batch on a device."""
-    ids = _sent(pad(reviews, multiple=multiple), device)
-    return Batch(ids, ids != PAD_ID, _sent(labels, device), sum(map(len, reviews)))
+    ids = _to_device(pad(reviews, multiple=multiple), device)
+    return Batch(ids, ids != PAD_ID, _to_device(labels, device), sum(map(len, reviews)))
 
 
-def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """An array on a device. From pinned memory a GPU copies while the CPU goes on."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -36,34 +36,34 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
     called first, before anything is encoded or a teacher asked.
     """
-    source, _ = run.locate(path)
-    if source.info.kind == "linear":
+    opened, _ = run.locate(path)
+    if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    tokenizer_of(source)  # raises RunError if it is damaged
-    _check_same(path, "tokenizer", config.tokenizer, source.config.tokenizer, {"max_length", "tail_length"})
-    _check_same(path, "model", config.model, source.config.model, FREE)
-    return Tokenizer.load(source.folder, config.tokenizer)
+    tokenizer_of(opened)  # raises RunError if it is damaged
+    _check_same(path, "tokenizer", config.tokenizer, opened.config.tokenizer, {"max_length", "tail_length"})
+    _check_same(path, "model", config.model, opened.config.model, FREE)
+    return Tokenizer.load(opened.folder, config.tokenizer)
 
 
 def check_finished(path: Path) -> None:
     """Raises RunError for an unfinished run, but not for one of its checkpoints."""
-    source, folder = run.locate(path)
-    if path != folder and source.info.status != "finished":
+    opened, folder = run.locate(path)
+    if path != folder and opened.info.status != "finished":
         raise RunError(
-            f"{path} is not finished ({source.info.status}): continue it with --resume, or name one of its "
-            f"checkpoints, such as {source.checkpoint('last')}."
+            f"{path} is not finished ({opened.info.status}): continue it with --resume, or name one of its "
+            f"checkpoints, such as {opened.checkpoint('last')}."
         )
 
 
 def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
     """Raises RunError for a run that was trained on other reviews, or on those that this config holds out."""
-    source, _ = run.locate(path)
-    if source.info.corpus_hash != corpus.content_hash:
+    opened, _ = run.locate(path)
+    if opened.info.corpus_hash != corpus.content_hash:
         raise RunError(
             f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
             "what is held out here."
         )
-    if config.data.validation and not source.config.data.validation:
+    if config.data.validation and not opened.config.data.validation:
         raise RunError(f"{path} was trained on the validation split, which this config holds out.")
 
 
@@ -78,8 +78,8 @@ def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, 
 
 def load_encoder(model: nn.Module, path: Path) -> None:
     """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is."""
-    source, folder = run.locate(path)
-    meta = checkpoint.read_meta(folder, tokenizer_hash=source.info.tokenizer_hash)
+    opened, folder = run.locate(path)
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
     prefix = "encoder."
     encoder = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
@@ -91,8 +91,8 @@ def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
     lines = []
     for role, path in [("start", init_from), *(("teacher", teacher) for teacher in teachers)]:
         if path is not None:
-            source, folder = run.locate(path)
-            meta = checkpoint.read_meta(folder, tokenizer_hash=source.info.tokenizer_hash)
+            opened, folder = run.locate(path)
+            meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
             lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
