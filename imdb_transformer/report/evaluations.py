@@ -36,11 +36,10 @@ def comparison_as_text(comparison: Comparison) -> str:
 def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Name and text of each score; scores before calibration are in brackets."""
     raw, calibrated, alone = evaluation.raw, evaluation.calibrated, evaluation.encoder_alone
-    encoder = [("encoder alone", f"{percent(alone.accuracy)} (loss {alone.loss:.4f})")] if alone else []
     return [
         ("reviews", f"{evaluation.num_examples:,}"),
         ("accuracy", f"{percent(evaluation.accuracy)} (95% interval {_interval(evaluation)})"),
-        *encoder,
+        *([("encoder alone", f"{percent(alone.accuracy)} (loss {alone.loss:.4f})")] if alone else []),
         ("F1", f"{evaluation.f1:.4f}"),
         ("ROC AUC", _or_undefined(evaluation.roc_auc)),
         ("average precision", _or_undefined(evaluation.average_precision)),
@@ -173,10 +172,9 @@ def _errors(answers: Answers) -> list[str]:
     for i in wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_ERRORS]:
         probabilities, text = np.exp(answers.log_probabilities[i]), answers.texts[i]
         best = int(probabilities.argmax())
-        title = (
-            f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[answers.labels[i]]}: "
-            f"{text[:80]}"
-        )
+        answer = f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[answers.labels[i]]}"
         words = marked_words(explain(answers.predictor, text)) if can_explain else html.escape(text)
-        entries.append(f"<details><summary>{html.escape(title)}</summary><p>{words}</p></details>")
+        entries.append(
+            f"<details><summary>{html.escape(f'{answer}: {text[:80]}')}</summary><p>{words}</p></details>"
+        )
     return entries or ["<p>None.</p>"]

@@ -29,28 +29,20 @@ def prediction_as_text(prediction: "Prediction") -> str:
     return f"{_answer(prediction)}\t{text}"
 
 
-def as_text(
-    prediction: "Prediction", explanation: "Explanation | None", attention: "Attention | None"
-) -> str:
+def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
     """A prediction, with the words that decided and a heat map of attention if they are passed."""
-    lines = [prediction_as_text(prediction) if explanation is None else _answer(prediction)]
-    if explanation is not None:
-        lines += [f"  {line}" for line in _explanation_lines(explanation)]
-    if attention is not None:
-        lines += [f"  {line}" for line in _map_as_text(attention)]
-    return "\n".join(lines)
+    views = [*(_explanation_lines(why) if why else []), *(_map_as_text(attention) if attention else [])]
+    return "\n  ".join([_answer(prediction) if why else prediction_as_text(prediction), *views])
 
 
-def as_html(
-    prediction: "Prediction", explanation: "Explanation | None", attention: "Attention | None"
-) -> str:
+def as_html(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
     """The same as a section of a page."""
     parts = [f"<h2>{html.escape(f'{prediction.label} ({prediction.probability:.4f})')}</h2>"]
-    if explanation is None:
+    if why is None:
         parts.append(f"<p>{html.escape(prediction.text)}</p>")
     else:
-        lines = "<br>".join(html.escape(line) for line in _explanation_lines(explanation))
-        parts += [f"<p>{lines}</p>", f"<p>{marked_words(explanation)}</p>"]
+        lines = "<br>".join(map(html.escape, _explanation_lines(why)))
+        parts += [f"<p>{lines}</p>", f"<p>{marked_words(why)}</p>"]
     if attention is not None:
         parts.append(_map_as_html(attention))
     return "\n".join(parts)
@@ -131,18 +123,15 @@ def _map_as_text(attention: "Attention") -> list[str]:
 
 def _map_as_html(attention: "Attention") -> str:
     """The same in shades of blue, with all words; the weight is a tooltip."""
-    words = [html.escape(word) for word in attention.words]
+    words = list(map(html.escape, attention.words))
     head = "".join(f"<th scope=col>{word}</th>" for word in words)
     rows = []
-    for word, weights, strengths in zip(
-        words, attention.weights.tolist(), _strengths(attention), strict=True
-    ):
-        cells = "".join(
-            f'<td{_background(BLUE_RGB, strength)} title="{weight:.3f}"></td>'
-            if strength >= FAINTEST
-            else "<td></td>"
+    for word, weights, strengths in zip(words, attention.weights, _strengths(attention), strict=True):
+        shades = (
+            f'{_background(BLUE_RGB, strength)} title="{weight:.3f}"' if strength >= FAINTEST else ""
             for weight, strength in zip(weights, strengths, strict=True)
         )
+        cells = "".join(f"<td{shade}></td>" for shade in shades)
         rows.append(f"<tr><th scope=row>{word}</th>{cells}</tr>")
     table = f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<p>{_map_caption(attention)}.</p>\n<div class="scroll"><table class="map">{table}</table></div>'

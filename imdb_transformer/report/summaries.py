@@ -99,10 +99,8 @@ def result(ended: "TrainingResult") -> str:
     if ended.kind == "encoder":
         command = f"imdb-tx train --config finetune.toml --init-from {ended.run}"
         return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
-    return (
-        f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}; {cost}\n"
-        f"next: imdb-tx eval {ended.run}"
-    )
+    score = _score(ended.validation)
+    return f"{ended.run}: {score}, at step {ended.best_step:,}; {cost}\nnext: imdb-tx eval {ended.run}"
 
 
 def seeds(summary: "SeedsSummary") -> str:
@@ -123,19 +121,15 @@ def seeds(summary: "SeedsSummary") -> str:
         row["ECE %"] = f"{100 * summary.raw_ece.mean:.2f}, {100 * summary.calibrated_ece.mean:.2f}"
     row |= {"training time": duration(summary.train_seconds), "tokens/s": f"{summary.tokens_per_second:,.0f}"}
     lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
-    each = [
-        [run, *(f"{100 * spread.each[i]:.2f}" for spread in known.values())]
-        for i, run in enumerate(summary.runs)
-    ]
+    columns = [[f"{100 * value:.2f}" for value in spread.each] for spread in known.values()]
+    each = list(zip(summary.runs, *columns, strict=True))
     return "\n".join([*lines, "", text_table(["run", *known], each)])
 
 
 def baseline(made: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
-    return (
-        f"{made.run}: {made.weighting}, {made.num_ngrams:,} n-grams; {_score(made.validation)}\n"
-        f"next: imdb-tx eval {made.run}"
-    )
+    ngrams = f"{made.num_ngrams:,} n-grams"
+    return f"{made.run}: {made.weighting}, {ngrams}; {_score(made.validation)}\nnext: imdb-tx eval {made.run}"
 
 
 def _score(score: "Score | None") -> str:

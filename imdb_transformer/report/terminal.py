@@ -33,10 +33,9 @@ class SafeStream(io.TextIOWrapper):
 
 def guard() -> None:
     """Makes stdout and stderr safe streams."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = SafeStream.over(sys.stdout)
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = SafeStream.over(sys.stderr)
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            setattr(sys, name, SafeStream.over(stream))
 
 
 def beneath(stream: TextIO) -> TextIO:
