@@ -15,8 +15,7 @@ from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.calibration import fit_temperature
-from imdb_transformer.evaluation.evaluate import CLEAN, answer, evaluate
+from imdb_transformer.evaluation.evaluate import CLEAN, answer, evaluate, fit_temperature
 from imdb_transformer.evaluation.scores import expected_calibration_error
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics, run

@@ -11,16 +11,9 @@ from imdb_transformer.cli import options
 from imdb_transformer.cli.options import app
 from imdb_transformer.errors import ConfigError
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN_OR_CHECKPOINT...",
-        help="A run, or one of its checkpoints. Several are evaluated together, by mean probability.",
-    ),
-]
-ComparedRuns = Annotated[
-    list[Path], typer.Argument(metavar="RUN RUN...", help="Two or more runs or checkpoints.")
-]
+RUNS_HELP = "A run, or one of its checkpoints. Several answer together, by their mean probability."
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN_OR_CHECKPOINT...", help=RUNS_HELP)]
+ComparedRuns = Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Runs or checkpoints.")]
 
 
 @app.command(name="eval")

@@ -22,7 +22,7 @@ BadRows = Literal["fail", "skip"]
 Method = Literal["pooling", "gradients"]
 
 Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - reads stdin, one a line.")
+    list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - for lines of stdin.")
 ]
 Input = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
 Output = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
@@ -32,28 +32,16 @@ OnBadRows = Annotated[
     BadRows,
     typer.Option(help="At a row of --input that is malformed or has no text: stop, or skip and warn."),
 ]
-RunPaths = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--run",
-        help="A run, checkpoint or exported file; by default the newest finished run. Repeatable: several "
-        "answer by their mean probability.",
-    ),
-]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Show which words decided. For texts as arguments or on stdin.")
-]
+RUN_HELP = "A run, checkpoint or exported file; by default the newest run. Several answer by their mean."
+RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP)]
+Explain = Annotated[bool, typer.Option("--explain", help="Show which words decided; not with --input.")]
 ExplainMethod = Annotated[
     Method | None, typer.Option(help="Of --explain: max-pooling's shares (default) or integrated gradients.")
 ]
-ShowAttention = Annotated[
-    bool, typer.Option("--attention", help="Show the words that each word attends to, in one layer and head.")
-]
+ShowAttention = Annotated[bool, typer.Option("--attention", help="Show which words a head attends to.")]
 Layer = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
 Head = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
-Html = Annotated[
-    Path | None, typer.Option(help="With --explain or --attention: also write a page with coloured words.")
-]
+Html = Annotated[Path | None, typer.Option(help="With --explain or --attention: also write them as a page.")]
 
 
 class View(NamedTuple):

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
-from imdb_transformer.evaluation.calibration import calibrate
-from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.evaluate import calibrate, evaluate
 from imdb_transformer.evaluation.scores import Evaluation, Score, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.store import run
@@ -87,10 +86,8 @@ def fit(
     else:
         scale = np.ones(len(ngrams), np.float32)
         parts = [naive_bayes_weights(counts, target) for target in targets]
-    weights, intercepts = zip(*parts, strict=True)
-    return LinearModel(
-        weighting, NgramVocabulary(ngrams), scale, np.stack(weights), np.array(intercepts, np.float32)
-    )
+    weights, intercepts = map(np.array, zip(*parts, strict=True))
+    return LinearModel(weighting, NgramVocabulary(ngrams), scale, weights, intercepts.astype(np.float32))
 
 
 def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
@@ -103,10 +100,8 @@ def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray
 def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:
     """(F,) log of how much likelier an n-gram is in reviews of the target class; counts smoothed by 1."""
     inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
-    ratio: NDArray[np.float32] = np.log((inside / inside.sum()) / (outside / outside.sum())).astype(
-        np.float32
-    )
-    return ratio
+    ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
+    return np.asarray(ratio, np.float32)
 
 
 def _regression(
@@ -131,13 +126,10 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
     for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
         with suppress(RunError, DataError, OSError):
             other = run.open_run(info.parent)
-            if (
-                other.folder != opened.folder
-                and other.info.kind == "linear"
-                and other.info.status == "finished"
-                and other.info.corpus_hash == opened.info.corpus_hash
-                and other.config.data.validation == opened.config.data.validation
-            ):
+            is_baseline = other.info.kind == "linear" and other.info.status == "finished"
+            same_reviews = other.info.corpus_hash == opened.info.corpus_hash
+            same_split = other.config.data.validation == opened.config.data.validation
+            if is_baseline and same_reviews and same_split and other.folder != opened.folder:
                 evaluations[str(other.folder)] = _evaluation(other.folder, split, data_dir)
     return evaluations
 

@@ -1,4 +1,7 @@
-"""Evaluation of a run on a split of its corpus, or of another corpus with the same classes."""
+"""Evaluation of a run on a split of its corpus or of another, and calibration of its probabilities.
+
+Shapes: N reviews, C classes.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,17 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
-from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
+LOG_TEMPERATURES = (-3.0, 3.0)  # a factor of 20 either way
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
 """The slice of test without the reviews that are in train or validation as well"""
@@ -165,3 +171,30 @@ def _check_corpus(opened: run.Run, stored: corpus.Corpus, source: str, *, is_own
             f"The classes of {source} are {', '.join(stored.manifest.classes)}; "
             f"those of {opened.folder} are {', '.join(opened.info.classes)}."
         )
+
+
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
+    """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
+
+    It is 1 if every answer is right. The best temperature would then be zero, and the first error would cost
+    an infinite loss.
+    """
+    if bool((logits.argmax(1) == labels).all()):
+        return 1.0
+    exact = logits.astype(np.float64)
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(exact / np.exp(log_temperature), axis=1)[rows, labels].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded").x))
+
+
+def calibrate(opened: run.Run) -> run.Run:
+    """The run with the temperature of its best checkpoint fitted on validation, if that was held out."""
+    if not opened.config.data.validation or opened.info.kind == "encoder":
+        return opened
+    stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
+    rows = encoded.rows_of(opened.config.data, stored, "validation")
+    logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
+    return opened.updated(temperature=fit_temperature(logits, np.array(rows.labels)))

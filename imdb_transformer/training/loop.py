@@ -15,7 +15,7 @@ import numpy as np
 
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import DivergedError, Interrupted
-from imdb_transformer.evaluation.calibration import calibrate
+from imdb_transformer.evaluation.evaluate import calibrate
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.store.run import COMMANDS, CheckpointName, Run
