@@ -96,12 +96,6 @@ class ModelConfig(Section):
     dropout_mask: Literal["element", "channel"] = "channel"
     """one random number for each `element`, or for each `channel` of a review (cheaper on a CPU)"""
 
-    @model_validator(mode="after")
-    def _rotary_pairs(self) -> Self:
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(f"rotary positions turn pairs: head_width must be even, not {self.head_width}")
-        return self
-
 
 class TrainConfig(Section):
     """Optimisation, validation and hardware."""
@@ -145,14 +139,6 @@ class TrainConfig(Section):
     num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 takes every core"""
 
-    @model_validator(mode="after")
-    def _patience_counts(self) -> Self:
-        if self.patience and self.best_by == "last":
-            raise ValueError(
-                'patience has no effect with best_by = "last": every validation then counts as the best'
-            )
-        return self
-
 
 class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
@@ -173,7 +159,12 @@ class Config(Section):
     pretrain: PretrainConfig = PretrainConfig()
 
     @model_validator(mode="after")
-    def _sections_fit(self) -> Self:
-        if self.train.patience and not self.data.validation:
+    def _values_fit(self) -> Self:
+        model, train = self.model, self.train
+        if model.positions == "rotary" and model.head_width % 2:
+            raise ValueError(f"rotary positions turn pairs: head_width must be even, not {model.head_width}")
+        if train.patience and train.best_by == "last":
+            raise ValueError('train.patience has no effect with best_by = "last": the latest is the best')
+        if train.patience and not self.data.validation:
             raise ValueError("train.patience counts validations, and data.validation = false makes none")
         return self

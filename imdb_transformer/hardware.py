@@ -4,7 +4,7 @@ import ctypes
 import re
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,8 +58,7 @@ def keep_freed_memory() -> None:
     quarter of a step's time (scripts/README.md). It changes the whole process, so commands call it and
     `Predictor.load` does not. Does nothing if the C library has no `mallopt`.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
+    if mallopt := _libc("mallopt"):
         for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 << 20)):
             mallopt(parameter, value)
 
@@ -70,9 +69,12 @@ def release_freed_memory() -> None:
     Tensors of one batch rarely fit the gaps that another batch left, so the gaps add up. Does nothing if the
     C library has no `malloc_trim`.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+    if malloc_trim := _libc("malloc_trim"):
+        malloc_trim(0)
+
+
+def _libc(function: str) -> Any:
+    return getattr(ctypes.CDLL(None), function, None) if sys.platform == "linux" else None
 
 
 def computes_in_bf16(device: torch.device) -> bool:

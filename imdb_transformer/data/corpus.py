@@ -109,10 +109,12 @@ def open_stored(folder: Path) -> Corpus:
     path = folder / MANIFEST
     try:
         return Corpus(folder, read_json(path, Manifest))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
-        raise DataError(f"{path} is damaged; delete {folder} and run `imdb-tx download` again.") from None
+    except (OSError, ValueError):
+        raise DataError(f"{path} is damaged or missing; {_again(folder)}") from None
+
+
+def _again(folder: Path) -> str:
+    return f"delete {folder} and run `imdb-tx download` again."
 
 
 def verify(corpus: Corpus) -> None:
@@ -120,10 +122,7 @@ def verify(corpus: Corpus) -> None:
     for name, split in corpus.manifest.splits.items():
         path = split_path(corpus, name)
         if path.exists() and sha256_of(path) != split.file_hash:
-            raise DataError(
-                f"{path} is damaged (its checksum is wrong); delete {corpus.folder} and run "
-                "`imdb-tx download` again."
-            )
+            raise DataError(f"{path} is damaged (its checksum is wrong); {_again(corpus.folder)}")
 
 
 def split_path(corpus: Corpus, split: str) -> Path:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ def open_table(
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     with _named_errors(path), path.open("rb"):  # unlike pyarrow's, open's error names the file
-        schema, batches = _open(path, skip_row)
+        if path.suffix.lower() == ".parquet":
+            schema, batches = _open_parquet(path)
+        elif path.suffix.lower() == ".jsonl":
+            schema, batches = _open_jsonl(path)
+        else:
+            schema, batches = _open_delimited(path, skip_row)
         names = schema.names  # which may not be UTF-8
     check_columns(names, text_columns, path)
     return schema, _checked(path, batches)
@@ -78,16 +84,8 @@ def _named_errors(path: Path) -> Iterator[None]:
             raise
         detail = " ".join(str(error).split())
         hint = "it is not UTF-8" if "utf" in detail.lower() else "it does not parse"
-        raise DataError(
-            f"{path} cannot be read as {path.suffix[1:].upper()}: {hint} ({detail:.200})."
-        ) from None
-
-
-def _open(path: Path, skip_row: Callable[[str], None] | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _open_parquet(path)
-    return _open_jsonl(path) if suffix == ".jsonl" else _open_delimited(path, skip_row)
+        kind = path.suffix[1:].upper()
+        raise DataError(f"{path} cannot be read as {kind}: {hint} ({detail:.200}).") from None
 
 
 def _open_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -139,9 +137,8 @@ def _check_nesting(path: Path) -> None:
             for bracket in re.findall(rb"[\[\]{}]", JSON_STRING.sub(b"", line)):
                 depth += 1 if bracket in b"[{" else -1
                 if depth > MAX_NESTING:
-                    raise DataError(
-                        f"{path}: line {number} nests lists or objects more than {MAX_NESTING} deep."
-                    )
+                    problem = f"nests lists or objects more than {MAX_NESTING} deep"
+                    raise DataError(f"{path}: line {number} {problem}.")
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
@@ -165,19 +162,17 @@ def _open_delimited(
         skip_row(f"line {row.number} has too few or too many fields{open_quote}")
         return "skip"
 
-    def parsing(handler: Callable[[Any], str]) -> csv.ParseOptions:
-        return csv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True,
-            invalid_row_handler=handler if skip_row else None,
-        )  # fmt: skip
-
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    parsing = partial(csv.ParseOptions, delimiter=delimiter, newlines_in_values=True)
     # pyarrow numbers skipped rows only if it reads on one thread.
     reading = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None)
-    with csv.open_csv(path, read_options=reading, parse_options=parsing(lambda _: "skip")) as reader:
+    header = parsing(invalid_row_handler=lambda _: "skip")
+    with csv.open_csv(path, read_options=reading, parse_options=header) as reader:
         names = reader.schema.names
     # Every column is read as text: an id 007 stays 007.
     types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    reader = csv.open_csv(path, read_options=reading, parse_options=parsing(skip), convert_options=types)
+    rows = parsing(invalid_row_handler=skip if skip_row else None)
+    reader = csv.open_csv(path, read_options=reading, parse_options=rows, convert_options=types)
     return reader.schema, iter(reader)
 
 

@@ -77,24 +77,20 @@ class LinearModel:
         ngrams = NgramVocabulary.load(opened.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
         tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
-        size = (ngrams.vocab_size,)
-        rows = 1 if len(opened.info.classes) == 2 else len(opened.info.classes)
-        shapes = {"scale": size, "weights": (rows, *size), "intercept": (rows,)}
+        size, classes = ngrams.vocab_size, opened.info.classes
+        rows = 1 if len(classes) == 2 else len(classes)
+        shapes = {"scale": (size,), "weights": (rows, size), "intercept": (rows,)}
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise RunError(f"{folder} is of another model than {opened.folder}.")
-        scale, weights, intercept = (tensors[name].numpy() for name in ("scale", "weights", "intercept"))
-        return cls(
-            opened.info.weighting, ngrams, scale, weights, intercept,
-            classes=opened.info.classes, temperature=opened.temperature_of(folder),
-        )  # fmt: skip
+        scale, weights, intercept = (tensors[name].numpy() for name in shapes)
+        temperature = opened.temperature_of(folder)
+        return cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
 
     def save(self, opened: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""
         arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
-        checkpoint.save(
-            folder, step=0, counters={}, tokenizer_hash=opened.info.tokenizer_hash,
-            model={name: torch.from_numpy(array) for name, array in arrays.items()},
-        )  # fmt: skip
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        checkpoint.save(folder, step=0, counters={}, model=tensors, tokenizer_hash=opened.info.tokenizer_hash)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
