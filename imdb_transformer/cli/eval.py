@@ -11,7 +11,7 @@ from imdb_transformer.cli import options
 from imdb_transformer.cli.options import app
 from imdb_transformer.errors import ConfigError
 
-RUNS_HELP = "A run, or one of its checkpoints. Several answer together, by their mean probability."
+RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN_OR_CHECKPOINT...", help=RUNS_HELP)]
 ComparedRuns = Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Runs or checkpoints.")]
 

@@ -13,7 +13,7 @@ from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import figures
-from imdb_transformer.report.page import figure_grid, write_page
+from imdb_transformer.report.page import write_page
 from imdb_transformer.report.reviews import marked_words
 from imdb_transformer.report.tables import Row, html_table, percent, text_table
 from imdb_transformer.store import metrics, run
@@ -113,7 +113,7 @@ def write_report(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
     title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
     sections = [
         *(html_table(*table) for table in _tables(evaluation, baselines)),
-        figure_grid(_figures(answers)),
+        figures.grid(_figures(answers)),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(answers),
         "<h2>Config</h2>",
@@ -135,7 +135,7 @@ def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answe
     labels, evaluation = answers[0].labels, answers[0].evaluation
     sections = [
         *(html_table(*table) for table in _comparison_tables(comparison)),
-        figure_grid([
+        figures.grid([
             figures.losses(logged),
             figures.validations(logged),
             figures.roc(probabilities, labels, evaluation.classes),

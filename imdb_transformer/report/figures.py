@@ -3,8 +3,9 @@
 Shapes: N reviews, C classes.
 """
 
+import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -40,6 +41,17 @@ class Drawing(NamedTuple):
     title: str
     description: str
     svg: str
+
+
+def grid(drawings: Iterable[Drawing | None]) -> str:
+    """The figures that exist, each with its title and description."""
+    figures = [
+        f'<figure><div role="img" aria-label="{html.escape(drawing.description)}">{drawing.svg}</div>'
+        f"<figcaption><b>{drawing.title}.</b> {html.escape(drawing.description)}</figcaption></figure>"
+        for drawing in drawings
+        if drawing is not None
+    ]
+    return f'<h2>Figures</h2>\n<div class="figures">{"".join(figures)}</div>'
 
 
 def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:

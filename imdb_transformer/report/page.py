@@ -1,14 +1,10 @@
 """Writes an HTML page that stands alone: it fetches nothing, and reads well on a phone and in the dark."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imdb_transformer.store.files import write_whole
-
-if TYPE_CHECKING:  # imports matplotlib
-    from imdb_transformer.report.figures import Drawing
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -47,15 +43,3 @@ def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
     """Writes a page of HTML sections under a title."""
     page = PAGE.format(title=html.escape(title), body="\n".join(sections))
     write_whole(path, page.encode(errors="replace"))  # an argument may contain bytes that are not text
-
-
-def figure_grid(drawings: "Iterable[Drawing | None]") -> str:
-    """The figures that exist, each with its title and description."""
-    figures = [
-        f'<figure><div role="img" aria-label="{html.escape(drawing.description)}">{drawing.svg}</div>'
-        f"<figcaption><b>{html.escape(drawing.title)}.</b> {html.escape(drawing.description)}"
-        "</figcaption></figure>"
-        for drawing in drawings
-        if drawing is not None
-    ]
-    return f'<h2>Figures</h2>\n<div class="figures">{"".join(figures)}</div>'
