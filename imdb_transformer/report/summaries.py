@@ -32,11 +32,10 @@ def corpus(stored: "Corpus", *, was_there: bool) -> str:
     ]  # fmt: skip
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
     official = "IMDB as its authors published it (checksums match)"
+    kind = official if manifest.is_imdb else "not the official IMDB"
     state = "already stored, verified" if was_there else "imported"
-    content = (
-        f"{official if manifest.is_imdb else 'not the official IMDB'}; content {stored.content_hash[:16]}"
-    )
-    return f"{text_table(header, rows)}\n\n{content}\n{state}: {stored.folder} ({sizes})"
+    end = f"{kind}; content {stored.content_hash[:16]}\n{state}: {stored.folder} ({sizes})"
+    return f"{text_table(header, rows)}\n\n{end}"
 
 
 def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:

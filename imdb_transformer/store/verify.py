@@ -1,9 +1,8 @@
 """Checks that every file of a run is as it was written."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from imdb_transformer.errors import RunError
 from imdb_transformer.store import checkpoint, metrics, run
@@ -15,17 +14,16 @@ def verify(folder: Path) -> dict[str, str]:
     Raises RunError if the folder is no run, or if its run.json or config.toml is damaged.
     """
     opened = run.open_run(folder)
-    checks: dict[str, Callable[[], None]] = {
-        name: partial(run.check_file, folder, opened.info, name) for name in opened.info.file_hashes
-    }
-    checks[metrics.FILE_NAME] = partial(_check_metrics, opened)
+    hashes = opened.info.file_hashes
+    problems = {name: _problem(run.check_file, folder, opened.info, name) for name in hashes}
+    problems[metrics.FILE_NAME] = _problem(_check_metrics, opened)
     names = {path.name for path in opened.checkpoints.glob("[!.]*")}
     for name in sorted(names | _required_checkpoints(opened.info)):
         # After a kill, a checkpoint of an unfinished run may still have its former name.
         may_move = opened.info.status != "finished" and name in get_args(run.CheckpointName)
         path = opened.checkpoint(name) if may_move else opened.checkpoints / name  # type: ignore[arg-type]
-        checks[f"checkpoints/{name}"] = partial(_check_checkpoint, opened, path)
-    return {part: _problem(check) for part, check in checks.items()}
+        problems[f"checkpoints/{name}"] = _problem(_check_checkpoint, opened, path)
+    return problems
 
 
 def _required_checkpoints(info: run.RunInfo) -> set[str]:
@@ -34,9 +32,9 @@ def _required_checkpoints(info: run.RunInfo) -> set[str]:
     return {"best", "last"} if info.status == "finished" else {"last"}
 
 
-def _problem(check: Callable[[], None]) -> str:
+def _problem(check: Callable[..., None], *arguments: Any) -> str:
     try:
-        check()
+        check(*arguments)
     except RunError as error:
         return str(error)
     return ""
