@@ -166,7 +166,7 @@ def _open_delimited(
     parsing = partial(csv.ParseOptions, delimiter=delimiter, newlines_in_values=True)
     # pyarrow numbers skipped rows only if it reads on one thread.
     reading = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=skip_row is None)
-    header = parsing(invalid_row_handler=lambda _: "skip")
+    header = parsing(invalid_row_handler=(lambda _: "skip") if skip_row else None)
     with csv.open_csv(path, read_options=reading, parse_options=header) as reader:
         names = reader.schema.names
     # Every column is read as text: an id 007 stays 007.
