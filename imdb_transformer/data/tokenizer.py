@@ -36,6 +36,8 @@ class Tokenizer:
 
     def __init__(self, json_text: str, config: TokenizerConfig, *, origin: str = FILE_NAME) -> None:
         """Raises RunError, which names `origin`, if `json_text` is not a tokenizer that `train` made."""
+        if len(json_text) > MAX_FILE_BYTES:
+            raise RunError(f"{origin} is too large for a tokenizer.")
         self._json = json_text
         self._config = config
         try:
