@@ -8,7 +8,12 @@ import gc
 import os
 import sys
 
-from imdb_transformer.cli import data, eval, files, predict, train  # noqa: A004, F401  (each adds commands)
+# isort: off
+# Each import adds a command; --help lists them in this order.
+from imdb_transformer.cli import download, tokenize, pretrain, train, baseline  # noqa: F401
+from imdb_transformer.cli import eval, compare, predict, export, verify  # noqa: A004, F401
+
+# isort: on
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal

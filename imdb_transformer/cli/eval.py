@@ -1,4 +1,4 @@
-"""`imdb-tx eval` and `compare`: measure trained runs."""
+"""`imdb-tx eval`: measures a trained run."""
 
 import json
 import sys
@@ -13,7 +13,6 @@ from imdb_transformer.errors import ConfigError
 
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN_OR_CHECKPOINT...", help=RUNS_HELP)]
-ComparedRuns = Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Runs or checkpoints.")]
 
 
 @app.command(name="eval")
@@ -50,29 +49,3 @@ def evaluate(
     else:
         print(evaluations.as_text(answers.evaluation, baselines))
         print(f"written to {answers.file} and {page}")
-
-
-@app.command()
-def compare(
-    paths: ComparedRuns,
-    split: options.Split = "test",
-    html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Compare runs on the same reviews.
-
-    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
-    """
-    if len(paths) < 2:
-        raise ConfigError("compare takes two runs or more.")
-    from imdb_transformer import hardware
-    from imdb_transformer.evaluation.compare import compare as compare_runs
-    from imdb_transformer.report import evaluations
-
-    hardware.keep_freed_memory()
-    print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
-    comparison, answers = compare_runs(paths, split)
-    if html is not None:  # before stdout, whose reader may leave
-        evaluations.write_comparison(html, comparison, answers)
-        print(f"written to {html}", file=sys.stderr)
-    print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))

@@ -1,10 +1,10 @@
-"""`imdb-tx train`, `pretrain` and `baseline`: train a run, and show the progress."""
+"""`imdb-tx train`: trains a classifier, and shows the progress."""
 
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-Weighting = Literal["nb", "tfidf"]
 InitFrom = Annotated[Path | None, typer.Option(metavar="RUN", help="Start with the encoder of this run.")]
 Teachers = Annotated[
     list[Path] | None,
@@ -47,55 +46,19 @@ def train(
     as_json: options.Json = False,
 ) -> None:
     """Train a classifier. The reviews are downloaded and tokenized first if need be."""
-    _refuse_beside_resume(context)
+    refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     start = {"init_from": init_from, "teachers": tuple(teacher or ())}
     if seeds == 1:
-        _train_one(
-            config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start
-        )
+        train_one(config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start)
     else:
         _train_seeds(config, overrides, run_dir, seeds, test=test, as_json=as_json, **start)
 
 
-@app.command()
-def pretrain(
-    context: typer.Context,
-    config: options.Config = "pretrain.toml",
-    overrides: options.Overrides = None,
-    run_dir: options.RunDir = None,
-    resume: options.Resume = None,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
-    """Train an encoder on the text of training and unlabelled reviews, for train --init-from."""
-    _refuse_beside_resume(context)
-    _train_one(config, overrides, run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
-def baseline(
-    config: options.Config = "base.toml",
-    overrides: options.Overrides = None,
-    kind: Annotated[Weighting, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
-    run_dir: options.RunDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Fit a linear model on the same reviews, as a baseline."""
-    from imdb_transformer import config_file
-    from imdb_transformer.evaluation.baseline import make_baseline
-
-    resolved = config_file.load(config, overrides or ())
-    folder = run_dir or new_run_dir(f"baseline-{kind}")
-    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
-    made = make_baseline(folder, resolved, kind)
-    print(made.model_dump_json() if as_json else summaries.baseline(made))
-
-
-def _refuse_beside_resume(context: typer.Context) -> None:
+def refuse_beside_resume(context: typer.Context) -> None:
     """Raises ConfigError if --resume is combined with options of a new run."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -103,10 +66,11 @@ def _refuse_beside_resume(context: typer.Context) -> None:
         raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
 
 
-def _train_one(
+def train_one(
     name: str, overrides: list[str] | None, run_dir: Path | None, resume: Path | None, kind: "Kind", *,
     dry_run: bool, as_json: bool, **start: Any,
 ) -> None:  # fmt: skip
+    """Trains one run, or shows its cost."""
     from imdb_transformer import config_file
     from imdb_transformer.distributed import joined
     from imdb_transformer.training.train import training_steps

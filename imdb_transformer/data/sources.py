@@ -120,8 +120,16 @@ def _read_folder(folder: Path, config: DataConfig) -> Reviews:
     if not any(tables.is_table(path) for path in folder.rglob("*")):
         endings = ", ".join(tables.TABLE_SUFFIXES)
         raise DataError(f"{folder} is no source: it has no train/CLASS folders and no tables ({endings}).")
-    with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-        return _load_dataset(str(folder), config, cache_dir=cache)
+    import datasets
+
+    had_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()  # a folder is read in seconds
+    try:
+        with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
+            return _load_dataset(str(folder), config, cache_dir=cache)
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()
 
 
 def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: Any) -> Reviews:

@@ -1,0 +1,31 @@
+"""`imdb-tx baseline`: fits a linear model."""
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from imdb_transformer.cli import options
+from imdb_transformer.cli.options import app, new_run_dir
+from imdb_transformer.report import summaries
+
+Weighting = Literal["nb", "tfidf"]
+
+
+@app.command()
+def baseline(
+    config: options.Config = "base.toml",
+    overrides: options.Overrides = None,
+    kind: Annotated[Weighting, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
+    run_dir: options.RunDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a linear model on the same reviews, as a baseline."""
+    from imdb_transformer import config_file
+    from imdb_transformer.evaluation.baseline import make_baseline
+
+    resolved = config_file.load(config, overrides or ())
+    folder = run_dir or new_run_dir(f"baseline-{kind}")
+    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
+    made = make_baseline(folder, resolved, kind)
+    print(made.model_dump_json() if as_json else summaries.baseline(made))

@@ -1,0 +1,39 @@
+"""`imdb-tx compare`: measures runs side by side."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli import options
+from imdb_transformer.cli.options import app
+from imdb_transformer.errors import ConfigError
+
+ComparedRuns = Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Runs or checkpoints.")]
+
+
+@app.command()
+def compare(
+    paths: ComparedRuns,
+    split: options.Split = "test",
+    html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare runs on the same reviews.
+
+    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
+    """
+    if len(paths) < 2:
+        raise ConfigError("compare takes two runs or more.")
+    from imdb_transformer import hardware
+    from imdb_transformer.evaluation.compare import compare as compare_runs
+    from imdb_transformer.report import evaluations
+
+    hardware.keep_freed_memory()
+    print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
+    comparison, answers = compare_runs(paths, split)
+    if html is not None:  # before stdout, whose reader may leave
+        evaluations.write_comparison(html, comparison, answers)
+        print(f"written to {html}", file=sys.stderr)
+    print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))

@@ -1,0 +1,28 @@
+"""`imdb-tx verify`: checks the files of a run."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli import options
+from imdb_transformer.cli.options import app
+from imdb_transformer.errors import RunError
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    as_json: options.Json = False,
+) -> None:
+    """Check every file of a run against its checksum."""
+    from imdb_transformer.store.verify import verify as verify_run
+
+    problems = verify_run(path)
+    parts = {part: problem or "ok" for part, problem in problems.items()}
+    text = "\n".join(f"{part}: {state}" for part, state in parts.items())
+    print(json.dumps({"run": str(path), "parts": parts}) if as_json else text)
+    damaged = [part for part, problem in problems.items() if problem]
+    if damaged:
+        raise RunError(f"{path} is damaged: {', '.join(damaged)}.")
