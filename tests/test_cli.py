@@ -253,7 +253,7 @@ def test_a_users_mistake_gets_a_sentence_and_its_exit_code(
 def test_a_file_that_cannot_be_written_exits_with_6(config_path: Path) -> None:
     ended = process("train", "--config", config_path, "--run-dir", "/dev/null/run")
     assert ended.returncode == 6
-    assert b"error: /dev/null cannot be read or written" in ended.stderr
+    assert b"error: /dev/null/run cannot be read or written: Not a directory" in ended.stderr
     assert b"Traceback" not in ended.stderr
 
 
