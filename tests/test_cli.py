@@ -393,3 +393,10 @@ def test_the_demo_learns_its_grammar(tmp_path: Path) -> None:
         "predict", "--run", tmp_path / "demo", "an awful, boring film", "a charming, funny film"
     ).stdout
     assert [line.split("\t")[0] for line in lines.splitlines()] == ["neg", "pos"]
+
+
+def test_training_says_its_folder_and_hardware_once(config_path: Path, tmp_path: Path) -> None:
+    shown = imdb_tx(
+        "train", "--config", config_path, "--run-dir", tmp_path / "run", "--set", "train.epochs=1"
+    )
+    assert shown.stderr.count(f"training in {tmp_path / 'run'} on ") == 1

@@ -120,7 +120,7 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
     bar: Any  # tqdm is generic in its stub and not at run time
     with tqdm(unit="step", file=screen, disable=None if world.is_first else True, dynamic_ncols=True) as bar:
         for update in steps:
-            if not bar.n:
+            if bar.total is None:
                 if world.is_first:
                     bar.write(f"training in {describe(folder, world)}", file=screen)
                 # A resumed run's earlier steps took none of this bar's time.
