@@ -2,7 +2,7 @@
 
     pip install -e ".[dev,mutation]"
     python -m scripts.mutation --sample 20                     # of each file, 20 mutants
-    python -m scripts.mutation imdb_transformer/files.py       # all mutants of one file
+    python -m scripts.mutation imdb_transformer/store/files.py # all mutants of one file
     python -m scripts.mutation --sample 20 --again             # tries the survivors once more
 
 It prints a table by file: mutants, killed, survived and score; then each survivor as a diff. Each result is a
@@ -41,7 +41,7 @@ from scripts.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutation"
-TARGETS = ("model", "training", "data/holdout.py", "data/batches.py", "evaluation", "files.py")
+TARGETS = ("model", "training", "data/holdout.py", "data/batches.py", "evaluation", "store/files.py")
 LEFT_OUT = {f"test_{name}.py" for name in ("browser", "cli", "distributed", "fuzz", "memory", "reliability")}
 HEAVY = (
     "torch._dynamo", "torch.utils.flop_counter", "sklearn.metrics", "sklearn.linear_model", "datasets",
