@@ -95,11 +95,7 @@ def training_loop(
     except DivergedError as error:
         metrics.append({"step": step + 1, "diverged": str(error)})
         checkpoints.write_metrics(run, metrics, world)
-        checkpoints.mark(run, "diverged", world)
-        raise DivergedError(
-            f"Training diverged: {error}. The last good checkpoint is {run.checkpoint('last')}. "
-            "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
-        ) from None
+        raise _diverged(run, error, world) from None
     if world.is_first:
         calibrate(run).with_status("finished")
     world.wait()
@@ -117,6 +113,15 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
     if not all_finite(learner.averaged):
         raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
     return validation
+
+
+def _diverged(run: Run, error: DivergedError, world: World) -> DivergedError:
+    """Marks the run as diverged, and returns the error to raise."""
+    checkpoints.mark(run, "diverged", world)
+    return DivergedError(
+        f"Training diverged: {error}. The last good checkpoint is {run.checkpoint('last')}. "
+        "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
+    )
 
 
 def _interrupted(run: Run, step: int, num_steps: int, world: World, stop: StopRequest) -> Interrupted:
