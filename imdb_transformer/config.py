@@ -143,8 +143,10 @@ class TrainConfig(Section):
 class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
-    mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """share of tokens hidden behind `[MASK]`"""
+    mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """share of tokens hidden behind `[MASK]` at the start"""
+    final_mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """the same at the end; it changes in a line"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
     """ids that replace the vocabulary in a batch's softmax (their mean number)"""
 

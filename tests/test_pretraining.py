@@ -9,17 +9,21 @@ from safetensors.torch import load_file
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
+from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.model import masked
 from imdb_transformer.model.masked import MaskedLanguageModel
 from imdb_transformer.store import metrics, run
+from imdb_transformer.training import validation
 from imdb_transformer.training.objectives import masked as masked_objective
-from imdb_transformer.training.plan import Batch
+from imdb_transformer.training.plan import Batch, gather
 from imdb_transformer.training.prepare import make_masked_model, prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.train import begin
+from imdb_transformer.training.validation import masked_score
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
@@ -35,8 +39,10 @@ def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path, source: Path) 
     options = ["train.epochs=10", "train.lr=5e-3", "model.dropout=0.0"]
     config = config_file.load("demo.toml", [*data, *options])
     lines = metrics.read(pretrained(config, tmp_path / "run").folder)
-    first, last = (np.mean([line["masked_loss"] for line in part]) for part in (lines[:5], lines[-5:]))
-    assert last < 0.8 * first
+    learnt = [line["masked_loss"] for line in lines if "masked_loss" in line]
+    assert np.mean(learnt[-5:]) < 0.8 * np.mean(learnt[:5])
+    held_out = [line["validation"]["loss"] for line in lines if "validation" in line]
+    assert held_out[-1] < 0.8 * held_out[0]
 
 
 def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
@@ -49,18 +55,16 @@ def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny
     assert metrics.read(whole.folder) == metrics.read(parts.folder)
 
 
-def test_pretraining_and_its_tokenizer_read_neither_validation_nor_test(tiny: Tiny, tmp_path: Path) -> None:
+def test_pretraining_and_its_tokenizer_do_not_read_test(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny()
     whole = pretrained(config, tmp_path / "whole").folder
     data = tmp_path / "data"
-    held_out = [path for name in ("test", "validation") for path in data.rglob(f"{name}.parquet")]
-    assert len(held_out) == 2
-    for path in held_out:
-        path.unlink()
+    (test,) = data.rglob("test.parquet")
+    test.unlink()
     shutil.rmtree(data / "encoded")
     shutil.rmtree(data / "tokenizers")
     without = pretrained(config, tmp_path / "without").folder
-    assert not any(path.exists() for path in held_out)
+    assert not test.exists()
     assert weights(whole) == weights(without)
     assert (whole / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
 
@@ -178,7 +182,7 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
         monkeypatch.setattr(masked, "SIZE_MULTIPLE", multiple)
         model, ids, mask = a_model(num_candidates=16)
         torch.manual_seed(1)
-        loss, num_correct, num_masked = model.eval()(ids, mask)  # no dropout, which draws by size
+        loss, num_correct, num_masked = model.eval()(ids, mask, 0.15)  # no dropout, which draws by size
         loss.backward()
         figures.append((loss, num_correct, num_masked, [p.grad for p in model.parameters()]))
     exact, rounded = figures
@@ -206,45 +210,45 @@ def test_buffers_that_are_recomputed_are_not_saved_with_the_weights() -> None:
 
 def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
     # Nothing is left to chance: all is masked, and every id is a candidate.
-    model, ids, _ = a_model(mask_fraction=1 - 1e-9)
+    model, ids, _ = a_model()
     model.eval().inclusion.fill_(1)
     ids[:, 20:] = 0
-    padded, cut = model(ids, ids != 0), model(ids[:, :20], ids[:, :20] != 0)
+    padded, cut = model(ids, ids != 0, 1.0), model(ids[:, :20], ids[:, :20] != 0, 1.0)
     assert padded[2] == cut[2] == 6 * 20
     torch.testing.assert_close(padded, cut)
 
 
-def masked_positions(model: MaskedLanguageModel, ids: torch.Tensor) -> torch.Tensor:
-    return model.masked_positions(ids, ids != PAD_ID)
+def masked_positions(model: MaskedLanguageModel, ids: torch.Tensor, share: float) -> torch.Tensor:
+    return model.masked_positions(ids, ids != PAD_ID, share)
 
 
 def test_special_tokens_are_never_masked() -> None:
-    model, ids, _ = a_model(mask_fraction=1 - 1e-9)
+    model, ids, _ = a_model()
     ids[:, 5], ids[:, 20:] = MASK_ID, PAD_ID
-    torch.testing.assert_close(masked_positions(model, ids), ids > MASK_ID)
+    torch.testing.assert_close(masked_positions(model, ids, 1.0), ids > MASK_ID)
 
 
 def test_no_position_is_masked_more_often_than_others() -> None:
-    model, ids, _ = a_model(mask_fraction=0.15)
-    shares = torch.stack([masked_positions(model, ids) for _ in range(2000)]).float().mean(0)
+    model, ids, _ = a_model()
+    shares = torch.stack([masked_positions(model, ids, 0.15) for _ in range(2000)]).float().mean(0)
     assert shares[0, 0] == pytest.approx(0.15, abs=0.04)
     assert shares.mean() == pytest.approx(0.15, abs=0.01)
 
 
 def test_at_least_one_token_is_masked_and_each_is_as_likely() -> None:
-    model, ids, _ = a_model(mask_fraction=1e-9)
-    draws = torch.stack([masked_positions(model, ids[:1, :8]) for _ in range(2000)])
+    model, ids, _ = a_model()
+    draws = torch.stack([masked_positions(model, ids[:1, :8], 1e-9) for _ in range(2000)])
     assert (draws.sum((1, 2)) == 1).all()
     assert draws.float().mean(0).flatten().tolist() == pytest.approx([1 / 8] * 8, abs=0.04)
     torch.manual_seed(3)
-    first = masked_positions(model, ids)
+    first = masked_positions(model, ids, 1e-9)
     torch.manual_seed(3)
-    assert torch.equal(masked_positions(model, ids), first)
+    assert torch.equal(masked_positions(model, ids, 1e-9), first)
 
 
 def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     model, ids, _ = a_model()
-    loss, _, num_masked = model(torch.full_like(ids[:2, :1], MASK_ID), ids[:2, :1] >= 0)
+    loss, _, num_masked = model(torch.full_like(ids[:2, :1], MASK_ID), ids[:2, :1] >= 0, 0.15)
     assert num_masked == 0
     assert loss.item() == 0
     loss.backward()
@@ -252,21 +256,62 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     config = Config(train=TrainConfig(ema_decay=0.0))
     learner = Learner(model, model, [optimizer], config, "encoder", torch.float32)
     batch = Batch(torch.full((2, 1), MASK_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
-    taken = train_step(learner, batch, step=0, lr=1e-3)
+    taken = train_step(learner, batch, 0, 100)
     assert taken.metrics["masked_loss"] == 0
 
 
-def test_the_masked_loss_is_divided_by_the_masked_share() -> None:
-    def model(*_: object) -> tuple[torch.Tensor, torch.Tensor, int]:
+def test_the_masked_share_changes_in_a_line_and_divides_the_loss() -> None:
+    def model(
+        _ids: object, _mask: object, share: float, _dtype: object
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+        shares.append(share)
         return torch.tensor(6.0), torch.tensor(2), 3
 
+    shares: list[float] = []
     batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
-    config = Config(pretrain=PretrainConfig(mask_fraction=0.2))
-    metrics = masked_objective(model, batch, config, torch.float32)  # type: ignore[arg-type]
-    loss, count = metrics.pop("loss")
-    assert loss.item() == pytest.approx(6 / 0.2)
-    assert count == 20
-    assert metrics == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
+    config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
+    for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
+        metrics = masked_objective(model, batch, config, torch.float32, progress)  # type: ignore[arg-type]
+        assert shares[-1] == pytest.approx(expected)
+        loss, count = metrics.pop("loss")
+        assert loss.item() == pytest.approx(6 / expected)
+        assert count == 20
+        assert metrics == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
+
+
+def test_the_held_out_loss_is_that_of_the_whole_vocabulary_at_fixed_masks(tiny: Tiny) -> None:
+    config = tiny("model.dropout=0.5")
+    made = prepare(config, "encoder", CPU)
+    model, split = made.model, made.validation
+    assert isinstance(model, MaskedLanguageModel)
+    assert split is not None
+    torch.manual_seed(1)
+    first = masked_score(model, split, CPU)
+    assert masked_score(model, split, CPU) == first  # neither dropout nor other masks
+    generator = torch.Generator().manual_seed(0)
+    model.eval()
+    losses = []
+    for indices in length_batches(split.lengths, batch_tokens=16_384):
+        batch = gather(split, indices, CPU)
+        masked = model.masked_positions(batch.ids, batch.mask, 0.15, generator)
+        features = model.encoder(batch.ids.masked_fill(masked, MASK_ID), batch.mask, torch.float32)[masked]
+        logits = model.hidden(features) @ model.encoder.embedding.tokens.weight.T + model.bias
+        logits[:, [PAD_ID, MASK_ID]] = -torch.inf
+        losses.append(logits.log_softmax(1).gather(1, batch.ids[masked][:, None]))
+    expected = -torch.cat(losses).mean()
+    assert first.loss == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_validation_has_no_effect_on_the_weights_of_pretraining(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("train.epochs=1")
+    whole = pretrained(config, tmp_path / "whole").folder
+    monkeypatch.setattr(validation, "masked_score", lambda *_: Score(accuracy=0.0, loss=1e9))
+    other = pretrained(config, tmp_path / "other").folder
+    assert [line["validation"]["loss"] for line in metrics.read(other) if "validation" in line] == [1e9] * 2
+    last = "checkpoints/last/model.safetensors"
+    assert (whole / last).read_bytes() == (other / last).read_bytes()
 
 
 def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:

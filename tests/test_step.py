@@ -1,6 +1,6 @@
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -88,13 +88,21 @@ def new_learner(config: Config) -> Learner:
     return make_learner(model, config, "classifier", torch.float32)
 
 
+def step_at(rate: float, learner: Learner, batch: Batch, step: int = 0, **options: Any) -> StepResult:
+    """A training step at a rate, whatever the schedule."""
+    changes = {"lr": rate, "schedule": "constant", "warmup_fraction": 0.0}
+    train = learner.config.train.model_copy(update=changes)
+    config = learner.config.model_copy(update={"train": train})
+    return train_step(learner._replace(config=config), batch, step, 1000, **options)
+
+
 def a_step(config: Config, *, rate: float | None = None, **changes: float) -> Stepped:
     split = prepared(config).splits["train"]
     config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
     learner = new_learner(config)
     before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
     batch = gather(split, make_plan(config, split).batches[0][1], CPU)
-    result = train_step(learner, batch, step=0, lr=config.train.lr if rate is None else rate)
+    result = step_at(config.train.lr if rate is None else rate, learner, batch)
     return Stepped(learner, before, batch, result)
 
 
@@ -227,7 +235,7 @@ def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
     model = nn.Module()
     model.forward = lambda *_: logits  # type: ignore[method-assign]
     config = config_file.parse({"train": {"label_smoothing": 0.1}}, origin="x")
-    loss, count = classification(model, batch, config, torch.float32)["loss"]
+    loss, count = classification(model, batch, config, torch.float32, 0.0)["loss"]
     nats = -logits.log_softmax(1)
     expected = (0.9 * nats[torch.arange(5), labels] + 0.1 * nats.mean(1)).sum()
     torch.testing.assert_close(loss, expected)
@@ -239,7 +247,7 @@ def test_the_loss_is_computed_in_the_precision_asked_for(tiny: Tiny) -> None:
     batch = gather(prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
     model = make_classifier(config, vocab_size=400, num_classes=2)
     exact, rough = (
-        classification(model, batch, config, dtype)["loss"][0].item()
+        classification(model, batch, config, dtype, 0.0)["loss"][0].item()
         for dtype in (torch.float32, torch.bfloat16)
     )
     assert exact != rough
@@ -251,7 +259,7 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
     config = tiny("train.ema_decay=0.15", "train.batch_tokens=1000000")
     learner, before, batch, _ = a_step(config)
     first = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
-    train_step(learner, batch, step=1, lr=config.train.lr)
+    step_at(config.train.lr, learner, batch, 1)
     second = dict(learner.model.named_parameters())
     for name, parameter in learner.averaged.named_parameters():
         expected = 0.15 * (0.1 * before[name] + 0.9 * first[name]) + 0.85 * second[name]
@@ -279,9 +287,7 @@ def test_dropout_is_a_function_of_seed_step_and_process_alone(tiny: Tiny) -> Non
 
     def loss(seed: int, step: int, rank: int) -> float:
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
-        return train_step(
-            learner._replace(config=seeded), batch, step=step, lr=0.0, world=Share(rank, 3)
-        ).loss
+        return step_at(0.0, learner._replace(config=seeded), batch, step, world=Share(rank, 3)).loss
 
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 2, 0), (0, 0, 1), (0, 0, 2)]
     losses = [loss(*key) for key in keys]
@@ -306,7 +312,7 @@ def test_a_process_without_a_review_adds_zeros(tiny: Tiny) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_step(learner, batch, step=0, lr=0.0, world=Recording(1, 2), stop=True)
+        step_at(0.0, learner, batch, world=Recording(1, 2), stop=True)
     *zeros, counts = summed
     assert not any(tensor.any() for tensor in zeros)
     assert counts.tolist() == [0.0] * (len(counts) - 1) + [1.0]  # and says that it was asked to stop
@@ -328,7 +334,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
                     tensor.add_(other)
 
     def step(learner: Learner, share: np.ndarray, world: World) -> StepResult:  # type: ignore[type-arg]
-        return train_step(learner, gather(split, share, CPU), step=0, lr=1e-3, world=world)
+        return step_at(1e-3, learner, gather(split, share, CPU), world=world)
 
     one, two = new_learner(config), new_learner(config)
     alone = step(one, indices, ALONE)
@@ -348,7 +354,7 @@ def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     split = prepared(config).splits["train"]
     batch = gather(split, torch.arange(8).numpy(), CPU)
     learner = new_learner(config)
-    results = [train_step(learner, batch, step=i, lr=1e-2) for i in range(60)]
+    results = [step_at(1e-2, learner, batch, i) for i in range(60)]
     assert results[-1].metrics["accuracy"] == 1.0
     assert results[-1].loss < 0.05
 
@@ -359,7 +365,7 @@ def test_a_step_reports_the_loss_the_figures_and_the_tokens_of_its_batch(tiny: T
     learner = new_learner(config)
     batch = gather(split, make_plan(config, split).batches[0][1], CPU)
     logits = learner.model(batch.ids, batch.mask)
-    result = train_step(learner, batch, step=0, lr=1e-3)
+    result = step_at(1e-3, learner, batch)
     assert result.num_tokens == batch.num_tokens
     num_correct = int((logits.argmax(1) == batch.labels).sum())
     assert result.metrics["accuracy"] == pytest.approx(num_correct / len(batch.labels))

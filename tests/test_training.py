@@ -62,11 +62,11 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
     config = tiny()
     real, calls = loop.train_step, itertools.count()
 
-    def poisoned(learner: Learner, batch: Batch, **options: object) -> object:
+    def poisoned(learner: Learner, batch: Batch, *steps: int, **options: object) -> object:
         if next(calls) == 12:
             with torch.no_grad():
                 learner.model.head.weight.fill_(math.nan)  # type: ignore[union-attr,operator]
-        return real(learner, batch, **options)  # type: ignore[arg-type]
+        return real(learner, batch, *steps, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "train_step", poisoned)
     with pytest.raises(DivergedError, match=r"step 13 has loss nan.*at rate .*checkpoints/last"):

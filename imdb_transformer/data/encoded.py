@@ -23,7 +23,6 @@ from imdb_transformer.errors import DataError
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json, write_whole
 from imdb_transformer.store.locks import one_at_a_time
 
-PRETRAINING_SPLITS = ("train", "unsupervised")
 SEAL = "sha256"  # file with the checksum of a tokenizer in the cache
 ARRAYS = ("ids", "offsets", "labels")
 META = "split.json"

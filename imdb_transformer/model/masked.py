@@ -29,7 +29,7 @@ class MaskedLanguageModel(nn.Module):
     ) -> None:  # fmt: skip
         """`counts` (V,): how often each id occurs; `special_ids` are never masked, and never candidates."""
         super().__init__()
-        self.mask_fraction, self.mask_id = options.mask_fraction, mask_id
+        self.mask_id = mask_id
         self.encoder = Encoder(config, len(counts))
         self.transform = Linear(config.width, config.width)
         self.norm = LayerNorm(config.width)
@@ -43,28 +43,55 @@ class MaskedLanguageModel(nn.Module):
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
     def forward(
-        self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32
+        self, ids: Tensor, mask: Tensor, share: float, dtype: torch.dtype = torch.float32
     ) -> tuple[Tensor, Tensor, int]:
-        """(B, L) ids and mask (true on tokens) -> three sums over the masked tokens.
+        """(B, L) ids and mask (true on tokens) -> three sums over the masked tokens, a `share` of all.
 
         They are the cross-entropy in nats, the number of right answers (the true id is the likeliest
         candidate), and M, the number of masked tokens. Masks come from torch's generator.
         """
-        masked = self.masked_positions(ids, mask)
-        rows = masked.flatten().nonzero().squeeze(1)
-        num_masked = len(rows)
-        rows = _rounded_up(rows)
-        features = self.encoder(ids.masked_fill(masked, self.mask_id), mask, dtype, rows)  # (M, D)
-        logits = self.candidate_logits(features, ids.flatten()[rows])[:num_masked]  # (M, 1 + K)
-        targets = torch.zeros(num_masked, dtype=torch.long, device=ids.device)
-        loss = F.cross_entropy(logits, targets, reduction="sum")
+        masked = self.masked_positions(ids, mask, share)
+        features, targets, num_masked = self._masked_features(ids, mask, masked, dtype)
+        logits = self.candidate_logits(features, targets)[:num_masked]  # (M, 1 + K)
+        first = torch.zeros(num_masked, dtype=torch.long, device=ids.device)
+        loss = F.cross_entropy(logits, first, reduction="sum")
         return loss, (logits.argmax(1) == 0).sum(), num_masked
 
-    def masked_positions(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B, L): true on a random `mask_fraction` of the tokens, at least one, never on a special one."""
+    def exact(self, ids: Tensor, mask: Tensor, masked: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Two sums over the `masked` (B, L) tokens: cross-entropy in nats, and the number of right answers.
+
+        The softmax is over the whole vocabulary but for the special ids.
+        """
+        features, targets, num_masked = self._masked_features(ids, mask, masked, dtype)
+        table = self.encoder.embedding.tokens.weight
+        logits = (self.hidden(features) @ table.to(features.dtype).T)[
+            :num_masked
+        ].float() + self.bias  # (M, V)
+        logits[:, self.special_ids] = -torch.inf
+        targets = targets[:num_masked]
+        return F.cross_entropy(logits, targets, reduction="sum"), (logits.argmax(1) == targets).sum()
+
+    def _masked_features(
+        self, ids: Tensor, mask: Tensor, masked: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, int]:
+        """Features (M, D) at the masked positions, their true ids (M,), and how many are not filling."""
+        rows = masked.flatten().nonzero().squeeze(1)
+        num_masked, rows = len(rows), _rounded_up(rows)
+        features = self.encoder(ids.masked_fill(masked, self.mask_id), mask, dtype, rows)
+        return features, ids.flatten()[rows], num_masked
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """(M, D) features -> (M, D), whose product with the embedding gives logits."""
+        return self.norm(F.gelu(self.transform(features)))
+
+    def masked_positions(
+        self, ids: Tensor, mask: Tensor, share: float, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """(B, L): true on a random `share` of the tokens, at least one, never on a special one."""
         eligible = mask & ~torch.isin(ids, self.special_ids)
-        noise = torch.rand(ids.shape, device=ids.device).masked_fill(~eligible, torch.inf)
-        return eligible & ((noise < self.mask_fraction) | (noise == noise.min()))
+        noise = torch.rand(ids.shape, device=ids.device, generator=generator)
+        noise = noise.masked_fill(~eligible, torch.inf)
+        return eligible & ((noise < share) | (noise == noise.min()))
 
     def candidate_logits(self, features: Tensor, targets: Tensor) -> Tensor:
         """(M, D) features and (M,) true ids -> (M, 1 + K) logits of the true id and of K candidates.
@@ -75,7 +102,7 @@ class MaskedLanguageModel(nn.Module):
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
         candidates = _rounded_up(drawn)  # (K,)
-        hidden = self.norm(F.gelu(self.transform(features)))  # (M, D)
+        hidden = self.hidden(features)
         table = self.encoder.embedding.tokens.weight
         others = hidden @ table[candidates].to(hidden.dtype).T  # (M, K)
         others = others.float() + (self.bias[candidates] - self.inclusion[candidates].log())

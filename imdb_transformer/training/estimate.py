@@ -106,14 +106,15 @@ def _padded(lengths: Any) -> int:
 def _learn(prepared: Prepared, batch: Batch) -> None:
     """A forward and a backward pass in training."""
     objective, model = OBJECTIVES[prepared.kind], prepared.model.train()
-    loss, count = objective(model, batch, prepared.config, prepared.hardware.dtype)["loss"]
+    loss, count = objective(model, batch, prepared.config, prepared.hardware.dtype, 0.0)["loss"]
     (loss / count).backward()
 
 
 @torch.inference_mode()
 def _predict(prepared: Prepared, batch: Batch) -> None:
     """A forward pass as validation does it: no word is dropped."""
-    prepared.model.eval()(batch.ids, batch.mask, prepared.hardware.dtype)
+    objective, model = OBJECTIVES[prepared.kind], prepared.model.eval()
+    objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
 
 
 def _seconds(work: Callable[[], None], hardware: Hardware) -> float:

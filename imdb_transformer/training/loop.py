@@ -5,26 +5,23 @@ dropout of (seed, step). So the checkpoint `last` holds tensors and a few counte
 from it equals the run that was never interrupted, bit for bit.
 """
 
-import math
 import signal
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import DivergedError, Interrupted
 from imdb_transformer.evaluation.evaluate import calibrate
-from imdb_transformer.evaluation.scores import Score, score
-from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, CheckpointName, Run
 from imdb_transformer.training import checkpoints
 from imdb_transformer.training.optimizers import learning_rate
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.prepare import Prepared
-from imdb_transformer.training.step import Learner, StepResult, all_finite, make_learner, train_step
+from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
 from imdb_transformer.training.stop import StopRequest
+from imdb_transformer.training.validation import validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 
@@ -64,7 +61,7 @@ def training_loop(
             share = indices[world.rank :: world.size]  # dealt out in turns, for like lengths
             batch = gather(prepared.train, share, hardware)
             lr = learning_rate(config.train, step, plan.num_steps)
-            result = train_step(learner, batch, step=step, lr=lr, world=world, stop=bool(stop.signal))
+            result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stop.signal))
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
             metrics.append({
@@ -99,20 +96,6 @@ def training_loop(
     if world.is_first:
         calibrate(run).with_status("finished")
     world.wait()
-
-
-def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
-    """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite."""
-    split, validation = prepared.validation, None
-    if split is not None:
-        reviews = [split.review(i) for i in range(len(split.labels))]
-        labels = split.labels.astype(np.int64)
-        validation = score(logits_of(learner.averaged, reviews, prepared.hardware), labels)
-        if not math.isfinite(validation.loss):
-            raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
-    if not all_finite(learner.averaged):
-        raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
-    return validation
 
 
 def _diverged(run: Run, error: DivergedError, world: World) -> DivergedError:

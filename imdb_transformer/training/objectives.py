@@ -1,8 +1,9 @@
 """What training minimises: an objective is a function of a model and a batch, chosen by name.
 
-An objective gives metrics by name, each as its sum over the batch and the count that divides the sum.
-Training follows the gradient of `loss`. Sums and counts are added over all processes before any is divided.
-Sums stay tensors: reading one makes the CPU wait for the GPU. A step waits once.
+`progress` is the share of all steps that is done, 0 to 1. An objective gives metrics by name, each as its
+sum over the batch and the count that divides the sum. Training follows the gradient of `loss`. Sums and
+counts are added over all processes before any is divided. Sums stay tensors: reading one makes the CPU wait
+for the GPU. A step waits once.
 
 Shapes: B batch, C classes.
 """
@@ -20,7 +21,9 @@ from imdb_transformer.training.plan import Batch
 Metrics = dict[str, tuple[Tensor, int]]
 
 
-def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Metrics:
+def classification(
+    model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, _progress: float
+) -> Metrics:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
     With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it.
@@ -33,21 +36,23 @@ def classification(model: nn.Module, batch: Batch, config: Config, dtype: torch.
     return {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
 
 
-def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype) -> Metrics:
+def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, progress: float) -> Metrics:
     """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
 
-    `loss` divides by the expected number of masked tokens, which does not depend on the draw; `masked_loss`
-    divides by their actual number.
+    Their share changes in a line as training goes on (Ankner et al. 2024). `loss` divides by the expected
+    number of masked tokens, which does not depend on the draw; `masked_loss` divides by their actual number.
     """
-    loss, num_correct, num_masked = model(batch.ids, batch.mask, dtype)
+    options = config.pretrain
+    share = options.mask_fraction + progress * (options.final_mask_fraction - options.mask_fraction)
+    loss, num_correct, num_masked = model(batch.ids, batch.mask, share, dtype)
     return {
-        "loss": (loss / config.pretrain.mask_fraction, batch.num_tokens),
+        "loss": (loss / share, batch.num_tokens),
         "masked_loss": (loss, num_masked),
         "masked_accuracy": (num_correct, num_masked),
     }
 
 
-OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype], Metrics]] = {
+OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype, float], Metrics]] = {
     "classifier": classification,
     "encoder": masked,
 }

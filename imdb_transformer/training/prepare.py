@@ -12,7 +12,7 @@ from torch import nn
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import PRETRAINING_SPLITS, EncodedSplit, TokenizedCorpus, joined
+from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
@@ -98,22 +98,21 @@ def make_masked_model(config: Config, text: EncodedSplit, *, vocab_size: int) ->
 
 
 def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
-    if kind == "encoder":
-        return PRETRAINING_SPLITS
-    return (*encoded.training_splits(config.data), *(["unsupervised"] if has_teacher else []))
+    unlabelled = kind == "encoder" or has_teacher
+    return (*encoded.training_splits(config.data), *(["unsupervised"] if unlabelled else []))
 
 
 def _prepared(
     config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
 ) -> Prepared:
-    """An encoder learns the text of all splits; nothing is held out to judge it by."""
+    """An encoder learns the text of training and unlabelled reviews."""
     model: nn.Module
-    splits, vocab_size, validation = data.splits, data.tokenizer.vocab_size, None
+    splits, vocab_size = data.splits, data.tokenizer.vocab_size
+    train, validation = splits["train"], splits.get("validation")
     if kind == "encoder":
-        train = joined(list(splits.values()))
+        train = joined([train, *([splits["unsupervised"]] if "unsupervised" in splits else [])])
         model = make_masked_model(config, train, vocab_size=vocab_size)
     else:
-        train, validation = splits["train"], splits.get("validation")
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
         num_classes = len(data.corpus.manifest.classes)

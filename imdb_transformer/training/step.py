@@ -14,7 +14,7 @@ from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import OBJECTIVES, Metrics
-from imdb_transformer.training.optimizers import make_optimizers, moments
+from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
 from imdb_transformer.training.plan import Batch
 
 
@@ -47,16 +47,17 @@ def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtyp
 
 
 def train_step(
-    learner: Learner, batch: Batch, *, step: int, lr: float, world: World = ALONE, stop: bool = False
+    learner: Learner, batch: Batch, step: int, num_steps: int, *, world: World = ALONE, stop: bool = False
 ) -> StepResult:
-    """One step on the mean loss; `batch` is this process's share of the step's reviews.
+    """Step `step` of `num_steps` on the mean loss; `batch` is this process's share of the step's reviews.
 
     Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, if the loss or the gradient is not finite.
     """
     model, averaged, config = learner.model, learner.averaged, learner.config.train
+    lr = learning_rate(config, step, num_steps)
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype)
+    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
     result, num_units = _summed(metrics, gradients, batch, world, stop)

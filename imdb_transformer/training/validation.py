@@ -1,0 +1,55 @@
+"""How good a model in training is on the validation split, whose text and labels no gradient sees."""
+
+import math
+
+import numpy as np
+import torch
+
+from imdb_transformer.data.batches import BATCH_TOKENS, length_batches
+from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.errors import DivergedError
+from imdb_transformer.evaluation.scores import Score, score
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.model.masked import MaskedLanguageModel
+from imdb_transformer.training.plan import gather
+from imdb_transformer.training.prepare import Prepared
+from imdb_transformer.training.step import Learner, all_finite
+
+MASK_SHARE = 0.15  # of the held-out tokens, whatever training masks: losses stay comparable
+
+
+def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
+    """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite.
+
+    A classifier is scored on labels, an encoder on masked tokens.
+    """
+    model, split, validation = learner.averaged, prepared.validation, None
+    if split is not None:
+        if isinstance(model, MaskedLanguageModel):
+            validation = masked_score(model, split, prepared.hardware)
+        else:
+            reviews = [split.review(i) for i in range(len(split.labels))]
+            validation = score(logits_of(model, reviews, prepared.hardware), split.labels.astype(np.int64))
+        if not math.isfinite(validation.loss):
+            raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
+    if not all_finite(model):
+        raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
+    return validation
+
+
+@torch.inference_mode()
+def masked_score(model: MaskedLanguageModel, split: EncodedSplit, hardware: Hardware) -> Score:
+    """Accuracy and loss on masked tokens of a split, over the whole vocabulary. The masks never change."""
+    was_training = model.training
+    model.eval()
+    generator = torch.Generator(hardware.device).manual_seed(0)
+    loss, num_correct, num_masked = 0.0, 0, 0
+    for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS):
+        batch = gather(split, indices, hardware)
+        masked = model.masked_positions(batch.ids, batch.mask, MASK_SHARE, generator)
+        sums = model.exact(batch.ids, batch.mask, masked, hardware.dtype)
+        loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
+        num_masked += int(masked.sum())
+    model.train(was_training)
+    return Score(accuracy=num_correct / max(num_masked, 1), loss=loss / max(num_masked, 1))
