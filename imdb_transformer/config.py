@@ -79,6 +79,8 @@ class ModelConfig(Section):
     """layer norm after the embedding sum"""
     embedding_std: PositiveFloat = 0.1
     """standard deviation of the token embedding's initial weights"""
+    bigram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
+    """hashed vectors of bigrams, added to the token embedding; 0 for none"""
     embedding_scale: bool = False
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
     activation: Literal["relu", "gelu"] = "relu"

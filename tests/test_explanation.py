@@ -32,6 +32,9 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
         ModelConfig(**{**config.model_dump(), **changes}), vocab_size=model.tokenizer.vocab_size,
         num_classes=num_classes,
     )  # fmt: skip
+    if classifier.encoder.embedding.bigrams is not None:
+        with torch.no_grad():
+            classifier.encoder.embedding.bigrams.weight[1:].normal_(std=0.1)
     if classifier.ngrams is not None:
         classifier.ngrams.weights.normal_()
         classifier.ngrams.intercept.normal_()
@@ -47,7 +50,7 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
 def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
     trained: Path, text: str, pooling: str, num_classes: int
 ) -> None:
-    predictor = a_predictor(trained, num_classes, pooling=pooling, ngram_buckets=1024)
+    predictor = a_predictor(trained, num_classes, pooling=pooling, ngram_buckets=1024, bigram_buckets=500)
     explained = explain(predictor, text)
     total = sum(word.share for word in explained.words) + explained.bias
     assert total == pytest.approx(explained.logit_difference, abs=1e-3)
@@ -79,11 +82,11 @@ def blank_difference(predictor: Predictor, num_ids: int) -> float:
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(("norm", "bigram_buckets"), [("pre", 0), ("post", 0), ("pre", 500)])
 def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
-    trained: Path, pooling: str, norm: str
+    trained: Path, pooling: str, norm: str, bigram_buckets: int
 ) -> None:
-    predictor = a_predictor(trained, pooling=pooling, norm=norm)
+    predictor = a_predictor(trained, pooling=pooling, norm=norm, bigram_buckets=bigram_buckets)
     (model,) = predictor.models
     assert isinstance(model, TransformerModel)
     text = "A good film, with a dull ending."

@@ -76,9 +76,9 @@ def test_an_export_to_a_full_disk_leaves_the_former_file_and_can_be_repeated(
             "model.norm='post'",
             "model.positions='sinusoidal'",
         ],
-        ["model.positions='none'", "model.pooling='mean'", "model.radius=3"],
+        ["model.positions='none'", "model.pooling='mean'", "model.radius=3", "model.bigram_buckets=500"],
     ],
-    ids=["full attention, n-grams", "mean of windows"],
+    ids=["full attention, n-grams", "mean of windows, bigrams"],
 )
 def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
     config = trained / "config.toml"

@@ -9,7 +9,7 @@ from imdb_transformer.config import ModelConfig
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.classifier import Classifier, pool, without_words
-from imdb_transformer.model.encoder import Block, Encoder
+from imdb_transformer.model.encoder import Block, Encoder, bigrams
 from imdb_transformer.model.layers import Dropout
 from imdb_transformer.model.positions import rotary_table, rotate, sinusoids
 from imdb_transformer.model.windows import windows
@@ -24,14 +24,20 @@ SMALL = ModelConfig(
     dropout=0.0,
 )
 VARIANTS = [
-    {"attention": attention, "positions": positions, "norm": norm, "pooling": pooling}
-    for attention, positions, norm, pooling in [
-        ("full", "sinusoidal", "post", "max"),
-        ("full", "rotary", "pre", "mean"),
-        ("windowed", "sinusoidal", "post", "mean"),
-        ("windowed", "rotary", "pre", "max"),
-        ("windowed", "none", "pre", "max"),
-        ("full", "none", "post", "mean"),
+    {
+        "attention": attention,
+        "positions": positions,
+        "norm": norm,
+        "pooling": pooling,
+        "bigram_buckets": buckets,
+    }
+    for attention, positions, norm, pooling, buckets in [
+        ("full", "sinusoidal", "post", "max", 0),
+        ("full", "rotary", "pre", "mean", 1),
+        ("windowed", "sinusoidal", "post", "mean", 50),
+        ("windowed", "rotary", "pre", "max", 50),
+        ("windowed", "none", "pre", "max", 0),
+        ("full", "none", "post", "mean", 3),
     ]
 ]
 
@@ -99,11 +105,35 @@ def test_logits_and_gradients_equal_those_of_the_plain_twin(variant: dict[str, s
 
 @torch.no_grad()
 def with_random_vectors(model: Classifier) -> Classifier:
-    """The model with biases and norms that are not zeros and ones."""
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
+    """The model with biases, norms and bigrams that are not zeros and ones."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 or "bigrams" in name:
             parameter.normal_(mean=0.5, std=0.3)
     return model
+
+
+def test_a_bigram_is_hashed_with_its_order_and_padding_has_none() -> None:
+    ids = torch.tensor([[5, 9, 5, 9, 9, 5, 0, 0], [9, 5, 9, 9, 0, 0, 0, 0]])
+    buckets = bigrams(ids, 65_536)
+    assert buckets[0, 1] == buckets[0, 3] == buckets[1, 2]
+    assert buckets[0, 2] == buckets[0, 5] == buckets[1, 1]
+    assert buckets[0, 4] == buckets[1, 3]
+    distinct = [buckets[0, 0], buckets[0, 1], buckets[0, 2], buckets[0, 4], buckets[1, 0]]
+    assert len(set(map(int, distinct))) == 5
+    assert torch.equal(buckets == 0, ids == 0)
+
+
+def test_bigrams_of_a_large_vocabulary_fill_all_buckets_evenly() -> None:
+    """In int64 nothing wraps: every product is that of Python's integers."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 1_000_000, (1, 100_000), generator=generator)
+    ids[0, :2] = 999_999
+    buckets = bigrams(ids, 1000)[0]
+    hashed = (1_640_531_527 * 999_999 + 1_013_904_223 * 999_999) % (2**31 - 1) % 1000
+    assert buckets[1] == 1 + hashed
+    counts = buckets.bincount(minlength=1001)[1:]
+    assert counts.min() > 50
+    assert counts.max() < 150
 
 
 @pytest.mark.parametrize("length", [1, 5, 16])

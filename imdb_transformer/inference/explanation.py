@@ -126,13 +126,13 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
 
     They are computed in fp32: bf16 is too coarse for an integral over small steps.
     """
-    classifier, tokens = model.classifier, model.classifier.encoder.embedding.tokens
-    embedded = tokens(ids).detach()
+    classifier, embedding = model.classifier, model.classifier.encoder.embedding
+    embedded = embedding.look_up(ids).detach()
     total = torch.zeros_like(embedded)
     positions, sizes = (part.to(ids.device)[:, None, None] for part in _steps())
     for position, size in zip(positions.split(STEPS_AT_ONCE), sizes.split(STEPS_AT_ONCE), strict=True):
         scaled = (position * embedded).requires_grad_()  # (S, L, D)
-        hook = tokens.register_forward_hook(lambda *_, scaled=scaled: scaled)
+        hook = embedding.vectors.register_forward_hook(lambda *_, scaled=scaled: scaled)
         try:
             mask = _no_padding(ids).expand(len(scaled), -1)
             features = classifier.encoder(ids.expand(len(scaled), -1), mask, torch.float32)

@@ -1,4 +1,4 @@
-"""The encoder: token embedding with positions, and a stack of attention and feed-forward blocks.
+"""The encoder: token embedding with bigrams and positions, and a stack of attention and feed-forward blocks.
 
 `model/plain.py` computes the same without any tricks.
 
@@ -15,6 +15,10 @@ from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, select
 from imdb_transformer.model.positions import rotary_table, sinusoids
 
 PADDING_INDEX = 0
+HASH_FACTORS, HASH_PRIME = (
+    (1_640_531_527, 1_013_904_223),
+    2**31 - 1,
+)  # products of ids below 2^20 fit in int64
 
 
 class Encoder(nn.Module):
@@ -46,7 +50,7 @@ class Encoder(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embedding plus sinusoidal positions, layer norm (both optional), and dropout."""
+    """Token embedding plus bigrams and sinusoidal positions, layer norm (all optional), and dropout."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -56,17 +60,37 @@ class Embedding(nn.Module):
         nn.init.normal_(self.tokens.weight, std=config.embedding_std)
         with torch.no_grad():
             self.tokens.weight[PADDING_INDEX].zero_()
+        self.bigrams = None
+        if config.bigram_buckets:
+            self.bigrams = nn.Embedding(1 + config.bigram_buckets, config.width, padding_idx=PADDING_INDEX)
+            nn.init.zeros_(self.bigrams.weight)
+        self.vectors = nn.Identity()  # explanations put their own vectors (B, L, D) in the place of its input
         self.norm = LayerNorm(config.width) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout, by_channel=config.dropout_mask == "channel")
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """(B, L) ids -> (B, L, D) in `dtype`."""
-        x = self.tokens(ids).to(dtype)
+        x = self.vectors(self.look_up(ids)).to(dtype)
         if self.scale != 1:
             x = x * self.scale
         if self.sinusoidal:
             x = x + sinusoids(x.shape[1], x.shape[2], ids.device).to(dtype)
         return self.dropout(self.norm(x))
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """(B, L) ids -> (B, L, D): each token's vector, plus that of the bigram which it ends."""
+        x = self.tokens(ids)
+        return x if self.bigrams is None else x + self.bigrams(bigrams(ids, self.bigrams.num_embeddings - 1))
+
+
+def bigrams(ids: Tensor, num_buckets: int) -> Tensor:
+    """(B, L) ids -> (B, L): the bucket, from 1 on, of each token and the one before it; 0 for padding.
+
+    It is 1 + (a · previous + b · id) mod p mod n (Carter and Wegman 1979). The first token follows padding.
+    """
+    previous = F.pad(ids, (1, -1), value=PADDING_INDEX)
+    hashed = (HASH_FACTORS[0] * previous + HASH_FACTORS[1] * ids) % HASH_PRIME
+    return (1 + hashed % num_buckets) * (ids != PADDING_INDEX)
 
 
 class Block(nn.Module):

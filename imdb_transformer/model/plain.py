@@ -7,6 +7,7 @@ models' logits. Dropout, which happens only in training, and the bag of n-grams 
 Shapes: L length, D model width, K head width, F feed-forward width, C classes.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from imdb_transformer.config import ModelConfig
 
 BASE = 10_000.0
+FIRST, SECOND, PRIME = 1_640_531_527, 1_013_904_223, 2**31 - 1
 Weights = Mapping[str, Tensor]  # a `Classifier`'s state_dict
 
 
@@ -30,6 +32,8 @@ def logits(ids: Tensor, weights: Weights, config: ModelConfig) -> Tensor:
 def encoder(ids: Tensor, weights: Weights, config: ModelConfig) -> Tensor:
     """(L,) ids -> (L, D) features (Vaswani et al. 2017, section 3)."""
     x = weights["encoder.embedding.tokens.weight"][ids]
+    if config.bigram_buckets:
+        x = x + weights["encoder.embedding.bigrams.weight"][bigrams(ids, config.bigram_buckets)]
     if config.embedding_scale:
         x = x * math.sqrt(config.width)
     if config.positions == "sinusoidal":
@@ -39,6 +43,12 @@ def encoder(ids: Tensor, weights: Weights, config: ModelConfig) -> Tensor:
     for i in range(config.num_layers):
         x = block(x, weights, f"encoder.blocks.{i}", config)
     return norm(x, weights, "encoder.final_norm") if config.norm == "pre" else x
+
+
+def bigrams(ids: Tensor, num_buckets: int) -> list[int]:
+    """The bucket of each id and the one before it (Carter and Wegman 1979); 0 stands before the first id."""
+    pairs = itertools.pairwise([0, *ids.tolist()])
+    return [1 + (FIRST * first + SECOND * second) % PRIME % num_buckets for first, second in pairs]
 
 
 def block(x: Tensor, weights: Weights, name: str, config: ModelConfig) -> Tensor:
