@@ -26,15 +26,20 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    files = shipped()
+    for key in (name, f"{name}.toml"):
+        if key in files:
+            return files[key]
+    names = ", ".join(sorted(files))
+    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
+
+
+def shipped() -> dict[str, Path]:
+    """The configs that come with the package, by name."""
     # In an installed wheel the configs lie inside the package, in a checkout beside it.
     inside = Path(__file__).parent / "configs"
     folder = inside if inside.is_dir() else inside.parent.parent / "configs"
-    shipped = {file.name: file for file in folder.glob("*.toml")}
-    for key in (name, f"{name}.toml"):
-        if key in shipped:
-            return shipped[key]
-    names = ", ".join(sorted(shipped))
-    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
+    return {file.name: file for file in folder.glob("*.toml")}
 
 
 def load(name: str, overrides: Iterable[str] = ()) -> Config:

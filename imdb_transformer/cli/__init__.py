@@ -10,8 +10,8 @@ import sys
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
-from imdb_transformer.cli import download, tokenize, pretrain, train, baseline  # noqa: F401
-from imdb_transformer.cli import eval, compare, predict, export, verify  # noqa: A004, F401
+from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  # noqa: F401
+from imdb_transformer.cli import predict, eval, compare, export, verify  # noqa: A004, F401
 
 # isort: on
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves

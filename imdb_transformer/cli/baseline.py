@@ -6,17 +6,23 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app, new_run_dir
+from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.report import summaries
 
 Weighting = Literal["nb", "tfidf"]
 
 
-@app.command()
+@command(
+    options.TRAINING,
+    """imdb-tx baseline --run-dir runs/nb
+imdb-tx baseline --kind tfidf --set data.source=reviews.csv""",
+)
 def baseline(
     config: options.Config = "base.toml",
     overrides: options.Overrides = None,
-    kind: Annotated[Weighting, typer.Option(help="NB-weighted trigrams, or TF-IDF of bigrams.")] = "nb",
+    kind: Annotated[
+        Weighting, typer.Option(metavar="nb|tfidf", help="NB-weighted trigrams, or TF-IDF of bigrams.")
+    ] = "nb",
     run_dir: options.RunDir = None,
     as_json: options.Json = False,
 ) -> None:

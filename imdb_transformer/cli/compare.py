@@ -7,17 +7,30 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
-ComparedRuns = Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Runs or checkpoints.")]
+ComparedRuns = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help="Runs or checkpoints.", parser=options.run_path,
+        autocompletion=options.complete_runs,
+    ),
+]  # fmt: skip
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write a page with their curves together.")
+]
 
 
-@app.command()
+@command(
+    options.USING,
+    """imdb-tx compare runs/base runs/nb
+imdb-tx compare base base-2 --html compare.html""",
+)
 def compare(
     paths: ComparedRuns,
     split: options.Split = "test",
-    html: Annotated[Path | None, typer.Option(help="Also write a page with their curves together.")] = None,
+    html: Html = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare runs on the same reviews.

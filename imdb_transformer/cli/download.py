@@ -6,15 +6,23 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 
 
-@app.command()
+@command(
+    options.DATA,
+    """imdb-tx download
+imdb-tx download --source reviews.csv --text-column body""",
+)
 def download(
-    source: Annotated[str, typer.Option(help="hub, demo, or a path or URL.")] = "hub",
-    data_dir: Annotated[str, typer.Option(help="Folder of stored corpora.")] = "data",
-    text_column: Annotated[str, typer.Option(help="Of a table: column with the review.")] = "text",
-    label_column: Annotated[str, typer.Option(help="Of a table: column with the label.")] = "label",
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="hub, demo, or a path or URL.")] = "hub",
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
+    text_column: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Of a table: column with the review.")
+    ] = "text",
+    label_column: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Of a table: column with the label.")
+    ] = "label",
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""

@@ -3,26 +3,43 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN_OR_CHECKPOINT...", help=RUNS_HELP)]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help=RUNS_HELP, parser=options.run_path, autocompletion=options.complete_runs
+    ),
+]
+OTHER = "Other reviews"  # heading of --help
 
 
-@app.command(name="eval")
+def _of_other(metavar: str, help_text: str) -> Any:
+    return typer.Option(metavar=metavar, help=help_text, rich_help_panel=OTHER)
+
+
+@command(
+    options.USING,
+    """imdb-tx eval runs/base
+imdb-tx eval runs/base --source other.csv --text-column body""",
+    name="eval",
+)
 def evaluate(
     paths: Runs,
     split: options.Split = "test",
-    data_dir: Annotated[str | None, typer.Option(help="Folder of stored corpora, if not the run's.")] = None,
-    source: Annotated[str | None, typer.Option(help="Another source of reviews than the run's.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Of --source: column with the review.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Of --source: column with the label.")] = None,
+    data_dir: Annotated[
+        str | None, _of_other("FOLDER", "Where corpora are stored, if not where the run says.")
+    ] = None,
+    source: Annotated[str | None, _of_other("SOURCE", "Another source of reviews than the run's.")] = None,
+    text_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the review.")] = None,
+    label_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the label.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its reviews.

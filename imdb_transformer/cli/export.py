@@ -8,17 +8,26 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 
 Source = Annotated[
-    Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run, or one of its checkpoints.")
-]
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run, or one of its checkpoints.", parser=options.run_path,
+        autocompletion=options.complete_runs,
+    ),
+]  # fmt: skip
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
 
 
-@app.command()
+@command(
+    options.USING,
+    """imdb-tx export runs/base
+imdb-tx export runs/base --output sentiment.onnx""",
+)
 def export(
     path: Source,
-    output: Annotated[Path | None, typer.Option(help="The file; by default model.onnx in the run.")] = None,
+    output: Output = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a trained model as an ONNX file, for other engines.

@@ -11,9 +11,9 @@ import typer
 
 from imdb_transformer.cli import options
 from imdb_transformer.cli.exits import until_reader_leaves
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
-from imdb_transformer.report import reviews, terminal
+from imdb_transformer.report import terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.inference.predictor import Prediction, Predictor
@@ -21,27 +21,60 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 BadRows = Literal["fail", "skip"]
 Method = Literal["pooling", "gradients"]
 
-Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="[TEXT]...", help="Reviews; - for lines of stdin.")
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews; - for lines of stdin.")]
+TABLE, WHY = "A file of reviews", "Why"  # headings of --help
+Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", metavar="FILE", help="A txt, CSV, TSV, JSONL or Parquet file.", rich_help_panel=TABLE
+    ),
 ]
-Input = Annotated[Path | None, typer.Option("--input", help="A txt, CSV, TSV, JSONL or Parquet file.")]
-Output = Annotated[Path | None, typer.Option(help="Where to write the table with predictions.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an unfinished --output.")]
-Column = Annotated[str, typer.Option(help="Of --input: column with the review.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Where to write the table with predictions.", rich_help_panel=TABLE),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue an unfinished --output.", rich_help_panel=TABLE)
+]
+Column = Annotated[
+    str, typer.Option(metavar="COLUMN", help="The column with the review.", rich_help_panel=TABLE)
+]
 OnBadRows = Annotated[
     BadRows,
-    typer.Option(help="At a row of --input that is malformed or has no text: stop, or skip and warn."),
+    typer.Option(
+        metavar="fail|skip", help="At a row that is malformed or has no text: stop, or skip and warn.",
+        rich_help_panel=TABLE,
+    ),
+]  # fmt: skip
+RUN_HELP = "A run, checkpoint or exported file. Several answer by their mean.  [default: the newest run]"
+RunPaths = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--run", metavar="RUN", help=RUN_HELP, parser=options.run_path, autocompletion=options.complete_runs
+    ),
 ]
-RUN_HELP = "A run, checkpoint or exported file; by default the newest run. Several answer by their mean."
-RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP)]
-Explain = Annotated[bool, typer.Option("--explain", help="Show which words decided; not with --input.")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Show which words decided; not with --input.", rich_help_panel=WHY)
+]
+METHOD_HELP = "Of --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
 ExplainMethod = Annotated[
-    Method | None, typer.Option(help="Of --explain: max-pooling's shares (default) or integrated gradients.")
+    Method | None, typer.Option(metavar="pooling|gradients", help=METHOD_HELP, rich_help_panel=WHY)
 ]
-ShowAttention = Annotated[bool, typer.Option("--attention", help="Show which words a head attends to.")]
-Layer = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the last.")]
-Head = Annotated[int | None, typer.Option(help="Of --attention, from 1; by default the first.")]
-Html = Annotated[Path | None, typer.Option(help="With --explain or --attention: also write them as a page.")]
+ShowAttention = Annotated[
+    bool, typer.Option("--attention", help="Show which words a head attends to.", rich_help_panel=WHY)
+]
+Layer = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Of --attention, from 1.  [default: the last]", rich_help_panel=WHY),
+]
+Head = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Of --attention, from 1.  [default: the first]", rich_help_panel=WHY),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write --explain or --attention as a page.", rich_help_panel=WHY),
+]
 
 
 class View(NamedTuple):
@@ -55,7 +88,11 @@ class View(NamedTuple):
     html: Path | None
 
 
-@app.command()
+@command(
+    options.USING,
+    """imdb-tx predict "I laughed, I cried." "an awful, boring film"
+imdb-tx predict --input reviews.csv --text-column body --output out.csv""",
+)
 def predict(
     texts: Texts = None,
     input_file: Input = None,
@@ -138,6 +175,8 @@ def _predict_texts(paths: list[Path], arguments: list[str], view: View | None, a
 
 
 def _show(predictions: "Iterable[Prediction]", as_json: bool, *, flush: bool = False) -> None:
+    from imdb_transformer.report import reviews
+
     with until_reader_leaves():
         for prediction in predictions:
             line = json.dumps(prediction.record()) if as_json else reviews.prediction_as_text(prediction)
@@ -147,6 +186,7 @@ def _show(predictions: "Iterable[Prediction]", as_json: bool, *, flush: bool = F
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
     from imdb_transformer.inference.attention import attention
     from imdb_transformer.inference.explanation import explain
+    from imdb_transformer.report import reviews
 
     has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sections = []

@@ -3,11 +3,15 @@
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 from imdb_transformer.cli.train import refuse_beside_resume, train_one
 
 
-@app.command()
+@command(
+    options.TRAINING,
+    """imdb-tx pretrain --run-dir runs/pretrain
+imdb-tx pretrain --resume runs/pretrain""",
+)
 def pretrain(
     context: typer.Context,
     config: options.Config = "pretrain.toml",
@@ -17,6 +21,9 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train an encoder on the text of training and unlabelled reviews, for train --init-from."""
+    """Train an encoder on text alone, for train --init-from.
+
+    It learns the text of training and unlabelled reviews.
+    """
     refuse_beside_resume(context)
     train_one(config, overrides, run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)

@@ -4,10 +4,14 @@ import json
 import sys
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 
 
-@app.command()
+@command(
+    options.DATA,
+    """imdb-tx tokenize --config base.toml
+imdb-tx tokenize --config base.toml --set tokenizer.vocab_size=8000""",
+)
 def tokenize(
     config: options.Config = "demo.toml", overrides: options.Overrides = None, as_json: options.Json = False
 ) -> None:

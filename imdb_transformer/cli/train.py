@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app, new_run_dir
+from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import summaries, terminal
 
@@ -20,18 +20,39 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-InitFrom = Annotated[Path | None, typer.Option(metavar="RUN", help="Start with the encoder of this run.")]
+OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
+InitFrom = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN", help="Start with the encoder of this run.", parser=options.run_path,
+        autocompletion=options.complete_runs, rich_help_panel=OTHERS,
+    ),
+]  # fmt: skip
 Teachers = Annotated[
     list[Path] | None,
-    typer.Option(metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable."),
-]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="Train this many runs, and show their spread.")]
+    typer.Option(
+        metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable.",
+        parser=options.run_path, autocompletion=options.complete_runs, rich_help_panel=OTHERS,
+    ),
+]  # fmt: skip
+Seeds = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=1, max=1000, help="Train this many runs, and show their spread.",
+        rich_help_panel=REPEATED,
+    ),
+]  # fmt: skip
 Test = Annotated[
-    bool, typer.Option("--test", help="With --seeds, once the recipe is fixed: evaluate on test too.")
+    bool,
+    typer.Option("--test", help="Once the recipe is fixed: evaluate on test too.", rich_help_panel=REPEATED),
 ]
 
 
-@app.command()
+@command(
+    options.TRAINING,
+    """imdb-tx train --config base.toml
+imdb-tx train --config base.toml --set data.source=reviews.csv""",
+)
 def train(
     context: typer.Context,
     config: options.Config = "demo.toml",
@@ -45,7 +66,10 @@ def train(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a classifier. The reviews are downloaded and tokenized first if need be."""
+    """Train a classifier.
+
+    The reviews are downloaded and tokenized first if need be.
+    """
     refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")

@@ -7,13 +7,24 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.options import app
+from imdb_transformer.cli.options import command
 from imdb_transformer.errors import RunError
 
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run's folder.", parser=options.run_path, autocompletion=options.complete_runs
+    ),
+]
 
-@app.command()
+
+@command(
+    options.USING,
+    """imdb-tx verify runs/base
+imdb-tx verify base --json""",
+)
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    path: Folder,
     as_json: options.Json = False,
 ) -> None:
     """Check every file of a run against its checksum."""
