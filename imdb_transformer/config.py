@@ -126,6 +126,8 @@ class TrainConfig(Section):
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
+    star_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """weight of a second loss, of guessing each review's stars; only IMDB's training reviews have them"""
     ema_decay: Fraction = 0.996
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 2

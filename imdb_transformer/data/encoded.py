@@ -53,6 +53,7 @@ class EncodedSplit(NamedTuple):
     # (reviews,), -1 for none; or (reviews, classes) probabilities of a teacher.
     labels: NDArray[np.int64] | NDArray[np.float32]
     report: SplitReport
+    stars: NDArray[np.int64] | None = None  # (reviews,), see data/stars.py; None if they are not learnt
 
     @property
     def lengths(self) -> NDArray[np.int64]:

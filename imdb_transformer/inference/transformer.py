@@ -43,6 +43,7 @@ class TransformerModel:
                 config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
             )
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+        weights = {name: t for name, t in weights.items() if not name.startswith("star_head.")}
         checkpoint.load_weights(self.classifier, weights, origin=folder)
         self.classifier.to(self.hardware.device).eval()
 

@@ -23,24 +23,30 @@ class Classifier(nn.Module):
 
     ngrams: Ngrams | None
 
-    def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int) -> None:
+    def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int, num_stars: int = 0) -> None:
+        """`num_stars`: ratings that a second head guesses, in training only."""
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.word_dropout, self.pooling = config.word_dropout, config.pooling
         self.head = Linear(config.width, num_classes)
         self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
         self.ngram_weight = config.ngram_weight
+        self.star_head = Linear(config.width, num_stars) if num_stars else None
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
-        if self.training and self.word_dropout:
-            ids, mask = without_words(ids, mask, self.word_dropout)
-        logits = self.head(pool(self.encoder(ids, mask, dtype), mask, self.pooling).float())
+        logits = self.head(self.features(ids, mask, dtype))
         # The encoder learns alone: the n-grams already fit the training reviews and would leave it nothing
         # to learn (configs/EXPERIMENTS.md).
         if self.training or self.ngrams is None:
             return logits
         return logits + self.ngram_weight * self.ngrams(ids, mask)
+
+    def features(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(B, L) ids and mask -> (B, D) in fp32, which the heads read."""
+        if self.training and self.word_dropout:
+            ids, mask = without_words(ids, mask, self.word_dropout)
+        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
 
 
 def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import Config
+from imdb_transformer.data.stars import UNKNOWN
+from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
@@ -26,14 +28,27 @@ def classification(
 ) -> Metrics:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
-    With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it.
+    With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it. If the batch has stars,
+    their cross-entropy is added; a review whose stars are unknown adds nothing.
     """
-    logits = model(batch.ids, batch.mask, dtype)  # (B, C)
+    star_loss = None
+    if batch.stars is None:
+        logits = model(batch.ids, batch.mask, dtype)  # (B, C)
+    else:
+        assert isinstance(model, Classifier)
+        assert model.star_head is not None
+        features = model.features(batch.ids, batch.mask, dtype)
+        logits, guesses = model.head(features), model.star_head(features)
+        star_loss = F.cross_entropy(guesses, batch.stars, ignore_index=UNKNOWN, reduction="sum")
     smoothing = config.train.label_smoothing
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     num_correct = (logits.argmax(1) == labels).sum()
-    return {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
+    metrics: Metrics = {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
+    if star_loss is not None:
+        metrics["loss"] = (loss + config.train.star_weight * star_loss, len(labels))
+        metrics["star_loss"] = (star_loss, len(labels))
+    return metrics
 
 
 def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, progress: float) -> Metrics:

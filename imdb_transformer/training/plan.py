@@ -27,6 +27,7 @@ class Batch(NamedTuple):
     mask: Tensor  # (B, L), true on tokens
     labels: Tensor  # (B,), -1 for none; or (B, C) probabilities
     num_tokens: int  # padding not counted
+    stars: Tensor | None = None  # (B,), -1 for unknown
 
 
 class Plan(NamedTuple):
@@ -67,6 +68,8 @@ def gather(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
     """
     rows = indices if len(indices) else np.zeros(1, np.int64)
     batch = make_batch([split.review(i) for i in rows], split.labels[rows], hardware.device)
+    if split.stars is not None:
+        batch = batch._replace(stars=_to_device(split.stars[rows], hardware.device))
     return batch if len(indices) else batch._replace(num_tokens=0)
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from imdb_transformer.config import Config
-from imdb_transformer.data import corpus, encoded
+from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.classifier import Classifier
@@ -85,7 +85,8 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
 def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
     """A classifier with its initial weights, which are a function of the seed."""
     torch.manual_seed(config.train.seed)
-    return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes)
+    num_stars = len(stars.STARS) if config.train.star_weight else 0
+    return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
 
 
 def make_masked_model(config: Config, text: EncodedSplit, *, vocab_size: int) -> MaskedLanguageModel:
@@ -116,6 +117,19 @@ def _prepared(
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
         num_classes = len(data.corpus.manifest.classes)
+        if config.train.star_weight:
+            train = train._replace(stars=_known_stars(config, data.corpus, len(train.lengths)))
         model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)
     model = model.to(hardware.device)
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
+
+
+def _known_stars(config: Config, corpus: Corpus, num_reviews: int) -> NDArray[np.int64]:
+    """(N,): the stars of train, then -1 for the unlabelled reviews. Raises DataError if none are known."""
+    known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
+    if (known == stars.UNKNOWN).all():
+        raise DataError(
+            f"{config.data.source} has no review whose stars are known, and train.star_weight is "
+            f"{config.train.star_weight:g}. It must be 0, except for IMDB."
+        )
+    return np.pad(known, (0, num_reviews - len(known)), constant_values=stars.UNKNOWN)

@@ -1,0 +1,48 @@
+"""Makes the table of the star ratings of IMDB's training reviews from the official archive.
+
+    python scripts/make_stars.py aclImdb_v1.tar.gz imdb_transformer/data/imdb_stars.npy
+
+The archive names a labelled review `ID_STARS.txt`. Only the names in `train/` are read. A text is left out
+if its copies in train have different stars, or if it is in test as well: the table has no text of test.
+`imdb_transformer/data/stars.py` describes the form of the table. Takes 10 s.
+"""
+
+import re
+import sys
+import tarfile
+from collections import Counter
+from hashlib import sha256
+
+import numpy as np
+
+MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_(\d+)\.txt$")
+
+
+def main() -> None:
+    stars: dict[str, set[int]] = {}
+    held_out = set()
+    with tarfile.open(sys.argv[1]) as archive:
+        for member in archive:
+            if match := MEMBER.match(member.name):
+                file = archive.extractfile(member)
+                assert file is not None
+                digest = sha256(file.read()).hexdigest()
+                if match[1] == "test":
+                    held_out.add(digest)
+                else:
+                    assert int(match[3]) in {"neg": (1, 2, 3, 4), "pos": (7, 8, 9, 10)}[match[2]]
+                    stars.setdefault(digest, set()).add(int(match[3]))
+    known = {digest: min(each) for digest, each in stars.items() if len(each) == 1 and digest not in held_out}
+    table = np.array(sorted(int(f"{digest[:15]}{star:x}", 16) for digest, star in known.items()), np.uint64)
+    assert len(np.unique(table >> np.uint64(4))) == len(known)
+    assert not {digest[:15] for digest in held_out} & {f"{entry >> 4:015x}" for entry in table.tolist()}
+    np.save(sys.argv[2], table, allow_pickle=False)
+    num_unequal = sum(len(each) > 1 for each in stars.values())
+    print(
+        f"{len(stars):,} texts: {num_unequal} with unequal stars, {len(stars.keys() & held_out)} in test too"
+    )
+    print(f"{len(table):,} are in the table: {dict(sorted(Counter(known.values()).items()))}")
+
+
+if __name__ == "__main__":
+    main()

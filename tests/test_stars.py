@@ -1,0 +1,117 @@
+"""Star ratings of IMDB's training reviews, and the second loss that learns them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from imdb_transformer.data import stars
+from imdb_transformer.data.encoded import rows_of
+from imdb_transformer.data.holdout import imdb_validation_hashes, text_hash
+from imdb_transformer.data.stars import STARS, UNKNOWN, imdb_stars, stars_of
+from imdb_transformer.errors import DataError, Interrupted
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import metrics
+from imdb_transformer.training.objectives import classification
+from imdb_transformer.training.plan import gather
+from imdb_transformer.training.prepare import make_classifier, prepare
+from tests.conftest import imdb_tx
+from tests.in_process import CPU, Tiny, prepared, train, weights
+
+
+def table_of(rated: dict[str, int]) -> np.ndarray:  # type: ignore[type-arg]
+    return np.array(
+        sorted(int(f"{text_hash(text)[:15]}{star:x}", 16) for text, star in rated.items()), np.uint64
+    )
+
+
+def rate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Gives all training reviews of the tiny corpus but the first three 1 star (class 0) or 10 (class 1)."""
+    config = tiny()
+    texts, labels = rows_of(config.data, prepared(config).corpus, "train")
+    rated = {text: 10 if label else 1 for text, label in zip(texts[3:], labels[3:], strict=True)}
+    for text in texts[:3]:
+        rated.pop(text, None)
+    monkeypatch.setattr(stars, "imdb_stars", lambda: table_of(rated))
+    return rated
+
+
+def test_the_table_has_the_stars_of_nearly_all_training_reviews_of_imdb() -> None:
+    table = imdb_stars()
+    assert (table.dtype, table.shape) == (np.uint64, (24_780,))  # 25,000 less copies, and texts of test
+    assert (np.diff(table >> np.uint64(4)) > 0).all()  # sorted, one row a text
+    values, counts = np.unique(table & np.uint64(15), return_counts=True)
+    assert tuple(values.tolist()) == STARS
+    assert counts.min() > 2000
+    assert counts[:4].sum() + 200 > 12_500 > counts[:4].sum()  # 1 to 4 stars are neg
+    assert counts[4:].sum() + 200 > 12_500 > counts[4:].sum()  # 7 to 10 are pos
+
+
+def test_the_table_has_the_validation_reviews_half_of_each_class() -> None:
+    known = {f"{entry >> 4:015x}": entry & 15 for entry in imdb_stars().tolist()}
+    rated = [known[digest[:15]] for digest in imdb_validation_hashes() if digest[:15] in known]
+    assert len(rated) > 2450
+    assert abs(sum(star >= 7 for star in rated) - len(rated) / 2) < 25
+
+
+def test_stars_are_found_by_text_and_unknown_for_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rated = {f"film {i}": star for i, star in enumerate(STARS)}
+    monkeypatch.setattr(stars, "imdb_stars", lambda: table_of(rated))
+    texts = ["another", *rated, "", "film 00", "film 3"]
+    assert stars_of(texts).tolist() == [UNKNOWN, *range(len(STARS)), UNKNOWN, UNKNOWN, 3]
+    assert stars_of([]).tolist() == []
+
+
+def test_the_loss_of_stars_is_added_with_its_weight_where_stars_are_known(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rated = rate(tiny, monkeypatch)
+    config = tiny("train.star_weight=0.3", "model.dropout=0.0", "train.precision=fp32")
+    ready = prepare(config, "classifier", CPU)
+    texts = rows_of(config.data, ready.corpus, "train").texts
+    indices = np.arange(8)
+    batch = gather(ready.train, indices, CPU)
+    result = classification(ready.model, batch, config, torch.float32, 0.0)
+    features = ready.model.features(batch.ids, batch.mask)  # type: ignore[operator]
+    guesses = ready.model.star_head(features).log_softmax(1)  # type: ignore[operator]
+    stars_nats = -sum(guesses[i, STARS.index(rated[texts[i]])] for i in indices if texts[i] in rated)
+    assert 0 < sum(texts[i] in rated for i in indices) < 8
+    binary = F.cross_entropy(ready.model(batch.ids, batch.mask), batch.labels, reduction="sum")
+    torch.testing.assert_close(result["loss"][0], binary + 0.3 * stars_nats)
+    assert result["loss"][1] == 8
+
+
+def test_the_star_head_leaves_the_other_initial_weights_as_they_are(tiny: Tiny) -> None:
+    with_stars, without = (
+        make_classifier(tiny(f"train.star_weight={weight}"), vocab_size=400, num_classes=2).state_dict()
+        for weight in (0.3, 0.0)
+    )
+    assert with_stars.keys() - without.keys() == {"star_head.weight", "star_head.bias"}
+    assert all(torch.equal(with_stars[name], tensor) for name, tensor in without.items())
+
+
+def test_a_run_that_learnt_stars_resumes_predicts_and_starts_others(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate(tiny, monkeypatch)
+    config = tiny("train.star_weight=0.3", "train.ema_decay=0.9", "model.bigram_buckets=300")
+    whole = train(config, tmp_path / "whole")
+    losses = [line["star_loss"] for line in metrics.read(whole.folder) if "star_loss" in line]
+    assert losses[-1] < losses[0]
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "parts", 5)
+    assert weights(train(config, tmp_path / "parts").folder) == weights(whole.folder)
+    assert Predictor.load(whole.folder)("a good film").label in ("neg", "pos")
+    assert imdb_tx("eval", whole.folder, "--split", "validation").exit_code == 0
+    assert imdb_tx("export", whole.folder).exit_code == 0
+    plain = tiny("model.bigram_buckets=300")
+    prepare(plain, "classifier", CPU, init_from=whole.folder)
+
+
+def test_stars_of_a_corpus_without_any_are_refused(tiny: Tiny) -> None:
+    config = tiny("train.star_weight=0.3")
+    with pytest.raises(DataError, match=re.escape(f"{config.data.source} has no review whose stars")):
+        prepare(config, "classifier", CPU)
