@@ -300,6 +300,27 @@ def test_unwritable_stdout_ends_with_a_documented_code(trained: Path, target: st
     assert b"Exception" not in ended.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["verify", "predict --explain good --run", "predict - --run", "--help"])
+def test_a_closed_stream_leads_nowhere(trained: Path, command: str, closed: str) -> None:
+    run_path = "" if command == "--help" else trained
+    ended = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m imdb_transformer {command} {run_path} {closed}"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    if ">&-" in closed.replace("2>&-", ""):
+        assert not ended.stdout
+
+
+@pytest.mark.parametrize("page", [".", "/", "", "none/page.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(page: str) -> None:
+    for command in (["predict", "--explain", "good", "--html", page], ["compare", "a", "b", "--html", page]):
+        refused = imdb_tx(*command)
+        assert isinstance(refused.exception, ConfigError)
+        assert "name a file such as page.html" in str(refused.exception)
+
+
 def test_a_reader_that_leaves_early_gives_141(trained: Path) -> None:
     command = f"{sys.executable} -u -m imdb_transformer verify {trained} | true"
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)

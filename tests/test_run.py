@@ -1,6 +1,7 @@
 """Run directories, checkpoints and whole writes."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -291,3 +292,15 @@ def test_a_metrics_line_cut_by_a_crash_is_forgotten(copy: Path) -> None:
     assert metrics.read(opened.folder) == before
     metrics.drop_after(opened.folder, 3)
     assert [line["step"] for line in metrics.read(opened.folder)] == [1, 2, 3]
+
+
+def test_whoever_may_read_the_folder_may_read_the_weights(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        checkpoint.save(
+            tmp_path / "best", step=1, counters={}, tokenizer_hash="x", model={"w": torch.ones(1)}
+        )
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "best").iterdir()}
+    assert modes == {"model.safetensors": 0o644, "checkpoint.json": 0o644}

@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +49,19 @@ def test_a_missing_part_of_a_finished_run_is_reported(copy: Path, name: str) -> 
     path = copy / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert [part for part, problem in verify(copy).items() if problem] == [name]
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for name in ("model.safetensors", "checkpoint.json", "tokenizer.json"):
+        with pytest.raises(PermissionError, match=name):
+            verify(copy)

@@ -42,7 +42,10 @@ def compare(
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.report import evaluations
+    from imdb_transformer.report.page import check_page
 
+    if html is not None:
+        check_page(html)
     hardware.keep_freed_memory()
     print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
     comparison, answers = compare_runs(paths, split)

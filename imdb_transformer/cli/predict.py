@@ -119,6 +119,10 @@ def predict(
     has_view = explain or attention
     if (has_view and not texts) or (html and not has_view):
         raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
+    if html is not None:
+        from imdb_transformer.report.page import check_page
+
+        check_page(html)
     paths = run_paths or [newest_run()]
     if not run_paths:
         print(f"run: {paths[0]}", file=sys.stderr)

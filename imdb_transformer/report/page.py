@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.store.files import write_whole
 
 PAGE = """<!doctype html>
@@ -37,6 +38,13 @@ summary {{ cursor: pointer; }}
 {body}
 </body></html>
 """
+
+
+def check_page(path: Path) -> None:
+    """Raises ConfigError if `write_page` cannot write such a file."""
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(f"--html {path}: {problem}; name a file such as page.html.")
 
 
 def write_page(path: Path, title: str, sections: Sequence[str]) -> None:

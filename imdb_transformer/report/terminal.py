@@ -1,8 +1,10 @@
 """Output to the terminal. Control characters are spelt out, as text from files may contain them."""
 
 import io
+import os
 import sys
 import unicodedata
+from pathlib import Path
 from typing import TextIO
 
 # Controls (C0, C1), formats (bidi marks, zero widths, tags), lone surrogates, line and paragraph separators.
@@ -32,7 +34,13 @@ class SafeStream(io.TextIOWrapper):
 
 
 def guard() -> None:
-    """Makes stdout and stderr safe streams."""
+    """Makes stdout and stderr safe streams. A stream that the caller closed leads nowhere.
+
+    That also takes its number: the next file to be opened would get it, and what others print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             setattr(sys, name, SafeStream.over(stream))

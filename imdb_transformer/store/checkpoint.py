@@ -49,8 +49,11 @@ def save(
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; safetensors gives its files to their owner only
     try:
         save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:  # its text holds the system's error
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -59,11 +62,14 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
-    """`checkpoint.json` of a folder. Raises RunError if it is missing, damaged or of another tokenizer."""
+    """`checkpoint.json` of a folder. Raises RunError if it is missing, damaged or of another tokenizer.
+
+    Raises PermissionError if it may not be read.
+    """
     path = folder / META
     try:
         meta = read_json(path, Checkpoint)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} holds no checkpoint ({META} is missing).") from None
     except ValueError:
         raise RunError(f"{path} is damaged.") from None
@@ -73,7 +79,7 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
 
 
 def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint, its hash verified. Raises RunError."""
+    """The tensors of one file of a checkpoint, its hash verified. Raises RunError and PermissionError."""
     path = folder / name
     if name not in meta.file_hashes:
         raise RunError(f"{folder} has no {name}: training continues from a run's checkpoints/last.")
@@ -81,6 +87,8 @@ def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]
         if sha256_of(path) != meta.file_hashes[name]:
             raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")
         return load_file(path)
+    except PermissionError:  # no damage: another user may read it
+        raise
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
 

@@ -197,11 +197,16 @@ def open_run(folder: Path) -> Run:
 
 
 def check_file(folder: Path, info: RunInfo, name: str) -> None:
-    """Raises RunError if a file of `info.file_hashes` is missing or has changed since it was written."""
+    """Raises RunError if a file of `info.file_hashes` is missing or has changed since it was written.
+
+    Raises PermissionError if it may not be read.
+    """
     path = folder / name
     try:
         if sha256_of(path) != info.file_hashes.get(name):
             raise RunError(f"{path} has changed since it was written: its checksum is not the one in {INFO}.")
+    except PermissionError:
+        raise
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -11,7 +11,8 @@ from imdb_transformer.store import checkpoint, metrics, run
 def verify(folder: Path) -> dict[str, str]:
     """Each part of a run, and what is wrong with it: an empty text if it is whole.
 
-    Raises RunError if the folder is no run, or if its run.json or config.toml is damaged.
+    Raises RunError if the folder is no run, or if its run.json or config.toml is damaged, and
+    PermissionError if a file may not be read.
     """
     opened = run.open_run(folder)
     hashes = opened.info.file_hashes
