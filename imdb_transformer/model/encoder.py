@@ -15,7 +15,11 @@ from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, select
 from imdb_transformer.model.positions import rotary_table, sinusoids
 
 PADDING_INDEX = 0
-A, B, P = 1_640_531_527, 1_013_904_223, 2**31 - 1  # of the hash; sums of products with ids fit in int64
+FIRST, SECOND, PRIME = (
+    1_640_531_527,
+    1_013_904_223,
+    2**31 - 1,
+)  # of the hash; sums of products with ids fit in int64
 
 
 class Encoder(nn.Module):
@@ -83,10 +87,11 @@ class Embedding(nn.Module):
 def bigrams(ids: Tensor, num_buckets: int) -> Tensor:
     """(B, L) ids -> (B, L): the bucket, from 1 on, of each token and the one before it; 0 for padding.
 
-    It is 1 + (A · previous + B · id) mod P mod n (Carter and Wegman 1979). The first token follows padding.
+    It is 1 + (first · previous + second · id) mod prime mod n (Carter and Wegman 1979). The first token follows
+    padding.
     """
     previous = F.pad(ids, (1, -1), value=PADDING_INDEX)
-    return (1 + (A * previous + B * ids) % P % num_buckets) * (ids != PADDING_INDEX)
+    return (1 + (FIRST * previous + SECOND * ids) % PRIME % num_buckets) * (ids != PADDING_INDEX)
 
 
 class Block(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor
 from imdb_transformer.config import ModelConfig
 
 BASE = 10_000.0
-A, B, P = 1_640_531_527, 1_013_904_223, 2**31 - 1
+FIRST, SECOND, PRIME = 1_640_531_527, 1_013_904_223, 2**31 - 1
 Weights = Mapping[str, Tensor]  # a `Classifier`'s state_dict
 
 
@@ -48,7 +48,7 @@ def encoder(ids: Tensor, weights: Weights, config: ModelConfig) -> Tensor:
 def bigrams(ids: Tensor, num_buckets: int) -> list[int]:
     """The bucket of each id and the one before it (Carter and Wegman 1979); 0 stands before the first id."""
     pairs = itertools.pairwise([0, *ids.tolist()])
-    return [1 + (A * first + B * second) % P % num_buckets for first, second in pairs]
+    return [1 + (FIRST * first + SECOND * second) % PRIME % num_buckets for first, second in pairs]
 
 
 def block(x: Tensor, weights: Weights, name: str, config: ModelConfig) -> Tensor:
