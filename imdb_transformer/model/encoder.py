@@ -87,8 +87,7 @@ class Embedding(nn.Module):
 def bigrams(ids: Tensor, num_buckets: int) -> Tensor:
     """(B, L) ids -> (B, L): the bucket, from 1 on, of each token and the one before it; 0 for padding.
 
-    It is 1 + (first · previous + second · id) mod prime mod n (Carter and Wegman 1979). The first token follows
-    padding.
+    A product and two remainders hash the pair (Carter and Wegman 1979). The first token follows padding.
     """
     previous = F.pad(ids, (1, -1), value=PADDING_INDEX)
     return (1 + (FIRST * previous + SECOND * ids) % PRIME % num_buckets) * (ids != PADDING_INDEX)
