@@ -4,7 +4,7 @@ From Python:
 
     from imdb_transformer import Predictor, evaluate, load_config, train
 
-    train(load_config("base.toml", ["train.seed=1"]), "runs/mine")
+    train(load_config("scratch.toml", ["train.seed=1"]), "runs/mine")
     evaluate("runs/mine").accuracy
     predictor = Predictor.load("runs/mine")
     predictor("I laughed, I cried.").label  # 'pos'

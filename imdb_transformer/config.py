@@ -57,15 +57,15 @@ class TokenizerConfig(Section):
 class ModelConfig(Section):
     """The encoder and its head."""
 
-    width: Width = 128
+    width: Width = 256
     """D, of the residual stream"""
-    num_layers: Width = 1
+    num_layers: Width = 2
     """encoder blocks"""
-    num_heads: Width = 2
+    num_heads: Width = 4
     """H, attention heads"""
     head_width: Width = 64
     """K, of each head; any, not only width / num_heads"""
-    feedforward_width: Width = 512
+    feedforward_width: Width = 1024
     """F, between the two linear maps of a block"""
     attention: Literal["full", "windowed"] = "windowed"
     """every position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
@@ -77,7 +77,7 @@ class ModelConfig(Section):
     """layer norm after each residual sum (`post`: the 2017 paper) or before each sub-layer (`pre`)"""
     embedding_norm: bool = False
     """layer norm after the embedding sum"""
-    embedding_std: PositiveFloat = 0.1
+    embedding_std: PositiveFloat = 1.0
     """standard deviation of the token embedding's initial weights"""
     bigram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 0
     """hashed vectors of bigrams, added to the token embedding; 0 for none"""
@@ -87,14 +87,10 @@ class ModelConfig(Section):
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
     pooling: Literal["max", "mean"] = "max"
     """how positions become one vector: `max` or `mean`; padding is never seen"""
-    dropout: Fraction = 0.2
+    dropout: Fraction = 0.0
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
-    word_dropout: Fraction = 0.5
+    word_dropout: Fraction = 0.0
     """share of a review's tokens that are left out in training, at random (not in pretraining)"""
-    ngram_buckets: Annotated[int, Field(ge=0, le=2**24)] = 4_194_304
-    """hashed weights of the bag of n-grams beside the encoder; 0 for no bag"""
-    ngram_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
-    """factor of the bag's logits, which are added to the encoder's"""
     dropout_mask: Literal["element", "channel"] = "channel"
     """one random number for each `element`, or for each `channel` of a review (cheaper on a CPU)"""
 
@@ -104,19 +100,19 @@ class TrainConfig(Section):
 
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
-    epochs: Width = 6
+    epochs: Width = 2
     """passes over train"""
-    batch_tokens: PositiveInt = 16_384
+    batch_tokens: PositiveInt = 8192
     """tokens of a batch at most, padding included"""
-    lr: PositiveFloat = 8e-4
+    lr: PositiveFloat = 6e-4
     """peak learning rate"""
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon"] = "muon"
     """`adamw`, or `muon` for the matrices of the encoder's blocks and AdamW for all else"""
-    muon_lr_scale: PositiveFloat = 1.0
+    muon_lr_scale: PositiveFloat = 1.5
     """Muon's learning rate as a share of the other parameters'"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
-    warmup_fraction: Fraction = 0.05
+    warmup_fraction: Fraction = 0.1
     """share of all steps in which the rate rises in a line to its peak"""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decay of the weights (Loshchilov and Hutter 2019); biases and norms do not decay"""
@@ -128,7 +124,7 @@ class TrainConfig(Section):
     """probability moved from the label to all classes evenly"""
     star_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """weight of a second loss, of guessing each review's stars; only IMDB's training reviews have them"""
-    ema_decay: Fraction = 0.996
+    ema_decay: Fraction = 0.998
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 2
     """validations an epoch"""

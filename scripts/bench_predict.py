@@ -9,7 +9,7 @@ choice of variants and one round of warm-up come before and are excluded.
 
 The work is parts of 1,000 reviews of the run's test split. Contestants take turns on them, each in a
 process of its own with the package's allocator settings; ratios are medians over paired parts. Ours is the
-run's Predictor: as it is; with full attention; and that without n-grams, which is like for like.
+run's Predictor: as it is; and with full attention, which is like for like.
 `ratio_pipeline` and `ratio_onnxruntime` are like for like, `as_configured_...` are of the run as it is.
 
 The peers have a BERT of the run's sizes (untrained: only speed is measured) and its tokenizer, with texts
@@ -67,16 +67,15 @@ NUM_COLD = 9
 BATCH_TEXTS = (8, 16, 32, 64, 128)
 BATCH_TOKENS = (2048, 4096, 8192, 16_384, 32_768)
 MULTIPLE = 8
-OURS = {"ours": (), "ours_full_attention": ("full",), "ours_encoder_alone": ("full", "alone")}
-LIKE = "ours_encoder_alone"
+LIKE = "ours_full_attention"
+OURS = ("ours", LIKE)
 Logits = Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[Any]]  # of ids and mask, (B, L)
 DESCRIPTIONS = {
-    "ours": ("imdb-tx, as configured", "attention beyond its window; adds n-grams"),
-    "ours_full_attention": ("+ full attention", "nothing; adds n-grams"),
-    "ours_encoder_alone": ("+ no n-grams (like for like)", "nothing"),
-    "pipeline": ("`transformers`' pipeline, BERT", "n-grams"),
-    "loop": ("`transformers`' BERT, loop by hand", "n-grams"),
-    "onnxruntime": ("ONNX Runtime, BERT, fp32", "n-grams"),
+    "ours": ("imdb-tx, as configured", "attention beyond its window"),
+    "ours_full_attention": ("+ full attention (like for like)", "nothing"),
+    "pipeline": ("`transformers`' pipeline, BERT", "nothing"),
+    "loop": ("`transformers`' BERT, loop by hand", "nothing"),
+    "onnxruntime": ("ONNX Runtime, BERT, fp32", "nothing"),
     "scikit_learn": ("scikit-learn's TF-IDF with logistic regression", "all of an encoder"),
 }
 
@@ -84,22 +83,20 @@ DESCRIPTIONS = {
 # ---- the contestants; each maker runs in a process of its own
 
 
-def make_ours(path: Path, factors: Sequence[str]) -> contest.Variants:
-    """The run's Predictor with changes."""
+def make_ours(path: Path, *, full_attention: bool) -> contest.Variants:
+    """The run's Predictor."""
     predictor = Predictor.load(path)
-    change(predictor, factors)
+    if full_attention:
+        attend_fully(predictor)
     return {f"{OUR_BATCH_TOKENS:,} tokens": lambda texts: list(predictor(texts))}
 
 
-def change(predictor: Predictor, factors: Sequence[str]) -> None:
-    """`factors`: "full" attention, the encoder "alone"."""
-    classifier = predictor.models[0].classifier
-    if "full" in factors:  # the weights are the same
-        classifier.encoder.radius = 0
-        for block in classifier.encoder.blocks:
-            block.attention.windowed = False
-    if "alone" in factors:
-        classifier.ngrams = None
+def attend_fully(predictor: Predictor) -> None:
+    """Lets each position see all others, with the same weights."""
+    encoder = predictor.models[0].classifier.encoder
+    encoder.radius = 0
+    for block in encoder.blocks:
+        block.attention.windowed = False
 
 
 def make_pipeline(path: Path, sizes: Sequence[int]) -> contest.Variants:
@@ -219,7 +216,7 @@ def contestants(
 ) -> dict[str, Callable[[], contest.Variants]]:
     """All of them by name; a peer takes part where it is installed."""
     makers: dict[str, Callable[[], contest.Variants]] = {
-        name: partial(make_ours, path, factors) for name, factors in OURS.items()
+        name: partial(make_ours, path, full_attention=name == LIKE) for name in OURS
     }
     if find_spec("transformers"):
         makers["pipeline"] = partial(make_pipeline, path, batch_texts)

@@ -1,6 +1,6 @@
 """Training speed on a CPU beside the peers, each as its own expert would run it.
 
-    python scripts/bench_train.py [--config base.toml] [--set data.source=...] [--seconds 180] [--json]
+    python scripts/bench_train.py [--config scratch.toml] [--set data.source=...] [--seconds 180] [--json]
 
 Prints a Markdown table of tokens a second (medians and quartiles; padding is not counted) with one factor a
 row, the ratios, and the share of the processor's peak. Takes `--seconds` and about 4 minutes: the choice of
@@ -331,7 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", default="base.toml")
+    parser.add_argument("--config", default="scratch.toml")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=BATCH_TOKENS, help="sizes to try")

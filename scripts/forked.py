@@ -31,10 +31,10 @@ MODULES = (
 for module in MODULES:
     if not module.endswith("__main__"):
         importlib.import_module(module)
-# These make resuming hard: noise, a moving average, two optimisers, a bag of n-grams.
+# These make resuming hard: noise, a moving average, two optimisers.
 OVERRIDES = (
-    "model.dropout=0.2", "model.word_dropout=0.1", "model.ngram_buckets=1024",
-    "train.ema_decay=0.9", "train.optimizer=muon", "pretrain.num_candidates=64",
+    "model.dropout=0.2", "model.word_dropout=0.1", "train.ema_decay=0.9", "train.optimizer=muon",
+    "pretrain.num_candidates=64",
 )  # fmt: skip
 
 

@@ -346,7 +346,7 @@ def test_full_attention_in_prediction_is_that_of_a_model_made_so(trained: Path) 
     config = opened.config.model.model_copy(update={"attention": "full"})
     expected = Classifier(config, vocab_size=opened.info.vocab_size, num_classes=2).eval()
     expected.load_state_dict(weights)
-    bench_predict.change(predictor, ["full"])
+    bench_predict.attend_fully(predictor)
     ids = torch.randint(4, opened.info.vocab_size, (2, 60))
     mask = torch.ones_like(ids, dtype=torch.bool)
     assert torch.equal(predictor.models[0].classifier(ids, mask), expected(ids, mask))
@@ -355,7 +355,7 @@ def test_full_attention_in_prediction_is_that_of_a_model_made_so(trained: Path) 
 
 def test_the_json_of_prediction_has_its_keys_and_quotes_like_for_like() -> None:
     turns = times_of(
-        ours=[1.0, 1.0], ours_full_attention=[1.5, 1.5], ours_encoder_alone=[2.0, 2.0], pipeline=[6.0, 6.0],
+        ours=[1.0, 1.0], ours_full_attention=[2.0, 2.0], pipeline=[6.0, 6.0],
         loop=[5.0, 5.0], onnxruntime=[4.0, 4.0], scikit_learn=[0.5, 0.5],
     )  # fmt: skip
     result = bench_predict.result_of(turns, [TEXTS, TEXTS])
@@ -371,7 +371,9 @@ def test_the_json_of_prediction_has_its_keys_and_quotes_like_for_like() -> None:
 def test_all_of_a_benchmarks_keys_are_measured(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [5.0, 5.0, 5.0]
     monkeypatch.setattr(
-        contest, "take_turns", lambda *_, **__: times_of(ours=texts, ours_encoder_alone=texts, pipeline=texts)
+        contest,
+        "take_turns",
+        lambda *_, **__: times_of(ours=texts, ours_full_attention=texts, pipeline=texts),
     )
     monkeypatch.setattr(bench_predict, "medians_in_turns", lambda commands: dict.fromkeys(commands, 1.0))
     result = bench_predict.measure(trained, 0)

@@ -86,20 +86,11 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_dry_run_counts_the_memory_of_n_grams_and_of_their_copy(config_path: Path) -> None:
-    def memory(num_buckets: int) -> int:
-        sets = ["--set", f"model.ngram_buckets={num_buckets}", "--set", "train.ema_decay=0.9"]
-        shown = imdb_tx("train", "--config", config_path, "--dry-run", "--json", *sets).stdout
-        return int(json.loads(shown)["estimate"]["memory_bytes"])
-
-    assert memory(1_000_000) - memory(0) == 2 * 4 * (1_000_000 + 1)  # and an intercept
-
-
 @pytest.mark.parametrize(
     ("command", "name"),
     [
         ("train", "paper.toml"), ("train", "article.toml"), ("train", "base.toml"),
-        ("train", "finetune.toml"), ("train", "large.toml"),
+        ("train", "scratch.toml"), ("train", "large.toml"),
         ("pretrain", "pretrain.toml"), ("pretrain", "large.toml"),
     ],
 )  # fmt: skip

@@ -130,7 +130,7 @@ def test_every_key_is_read_by_some_training(
         monkeypatch.setattr(section, "__getattribute__", reading)
     short = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=100000")
     choices = ("train.optimizer=muon", "model.embedding_norm=true")
-    train(tiny(*short, *choices, "model.ngram_buckets=64"), tmp_path / "a")
+    train(tiny(*short, *choices), tmp_path / "a")
     train(tiny(*short), tmp_path / "b", kind="encoder")
     texts = [f"{word} film number {i}" for i in range(20) for word in ("good", "bad")]
     write_jsonl(tmp_path / "one.jsonl", texts, ["pos", "neg"] * 20)  # has no test split

@@ -35,9 +35,6 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
     if classifier.encoder.embedding.bigrams is not None:
         with torch.no_grad():
             classifier.encoder.embedding.bigrams.weight[1:].normal_(std=0.1)
-    if classifier.ngrams is not None:
-        classifier.ngrams.weights.normal_()
-        classifier.ngrams.intercept.normal_()
     model.classifier = classifier.eval()
     model.hardware = model.hardware._replace(dtype=torch.float32)
     model.classes, model.temperature = tuple("abc"[:num_classes]), 2.0
@@ -50,7 +47,7 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
 def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
     trained: Path, text: str, pooling: str, num_classes: int
 ) -> None:
-    predictor = a_predictor(trained, num_classes, pooling=pooling, ngram_buckets=1024, bigram_buckets=500)
+    predictor = a_predictor(trained, num_classes, pooling=pooling, bigram_buckets=500)
     explained = explain(predictor, text)
     total = sum(word.share for word in explained.words) + explained.bias
     assert total == pytest.approx(explained.logit_difference, abs=1e-3)

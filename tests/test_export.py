@@ -70,15 +70,10 @@ def test_an_export_to_a_full_disk_leaves_the_former_file_and_can_be_repeated(
 @pytest.mark.parametrize(
     "overrides",
     [
-        [
-            "model.attention='full'",
-            "model.ngram_buckets=1000",
-            "model.norm='post'",
-            "model.positions='sinusoidal'",
-        ],
+        ["model.attention='full'", "model.norm='post'", "model.positions='sinusoidal'"],
         ["model.positions='none'", "model.pooling='mean'", "model.radius=3", "model.bigram_buckets=500"],
     ],
-    ids=["full attention, n-grams", "mean of windows, bigrams"],
+    ids=["full attention", "mean of windows, bigrams"],
 )
 def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
     config = trained / "config.toml"
@@ -96,9 +91,7 @@ def test_three_classes_are_exported(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "r.jsonl", [text for text, _ in rows], [label for _, label in rows])
     sets = ["--set", f'data.source="{tmp_path / "r.jsonl"}"', "--set", f'data.data_dir="{tmp_path / "data"}"']
     config = trained / "config.toml"
-    imdb_tx(
-        "train", "--config", config, *sets, "--set", "model.ngram_buckets=50", "--run-dir", tmp_path / "r"
-    )
+    imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r")
     assert export(tmp_path / "r") == tmp_path / "r" / "model.onnx"
     predictor = Predictor.load(tmp_path / "r" / "model.onnx")
     assert predictor.classes == ("dull", "good", "odd")

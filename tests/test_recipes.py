@@ -153,6 +153,9 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     other = answer([tmp_path / "nb", run.open_run(trained).checkpoint("last")])
     assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.file.name)
     assert "+" in found.evaluation.checkpoint
+    both = json.loads(imdb_tx("eval", trained, tmp_path / "nb", "--json").stdout)
+    right = Predictor.load(trained, tmp_path / "nb").probabilities(found.texts).argmax(1) == found.labels
+    assert both["accuracy"] == right.mean()
     shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
     assert json.loads(shown.stdout)["probability"] == pytest.approx(together[0].max())
 

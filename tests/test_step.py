@@ -181,7 +181,8 @@ def test_a_step_follows_the_clipped_gradient_of_the_mean_loss(tiny: Tiny) -> Non
 
 def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     """A parameter of a model before and after each step on given gradients."""
-    model = Classifier(Config().model.model_copy(update={"width": 24}), vocab_size=10, num_classes=2)
+    sizes = Config().model.model_copy(update={"width": 24, "num_heads": 2})
+    model = Classifier(sizes, vocab_size=10, num_classes=2)
     optimizers, parameter = make_optimizers(model, config), model.get_parameter(name)
     values = [parameter.detach().clone()]
     for gradient in gradients:

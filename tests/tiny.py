@@ -8,19 +8,19 @@ tail_length = 16
 
 [model]
 width = 16
+num_layers = 1
 num_heads = 2
 head_width = 8
 feedforward_width = 32
 radius = 8
+embedding_std = 0.1
 activation = "gelu"
 dropout = 0.1
-word_dropout = 0.0
-ngram_buckets = 0
-ngram_weight = 1.0
 
 [train]
 epochs = 2
 batch_tokens = 1024
+optimizer = "adamw"
 lr = 1e-2
 warmup_fraction = 0.0
 ema_decay = 0.0

@@ -92,8 +92,8 @@ def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None)
     if split == "test" and is_own:
         slices |= _clean(rows.texts, stored)
     evaluation = evaluation_of(
-        calibrated, labels, raw_logits=raw, encoder_logits=_encoder_logits(predictor, rows.texts),
-        slices=slices, split=split, checkpoint=_names(located, predictor), classes=opened.info.classes,
+        calibrated, labels, raw_logits=raw, slices=slices, split=split,
+        checkpoint=_names(located, predictor), classes=opened.info.classes,
     )  # fmt: skip
     file = _file(located, split, "" if is_own else stored.folder.name)
     return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file)
@@ -122,17 +122,6 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
         paths = "\n".join(str(checkpoint.resolve()) for _, checkpoint in others)
         parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
     return opened.folder / "evaluation" / f"{'-'.join(parts)}.json"
-
-
-def _encoder_logits(predictor: Predictor, texts: list[str]) -> NDArray[np.float64] | None:
-    """(N, C) log-probabilities without the n-grams beside the encoders; None if no model has n-grams."""
-    models = [
-        model.without_ngrams() if isinstance(model, TransformerModel) else model for model in predictor.models
-    ]
-    if all(alone is model for alone, model in zip(models, predictor.models, strict=True)):
-        return None
-    logits = [model.logits(texts) for model in models]
-    return Predictor(models).log_probabilities(logits, calibrated=False)
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:

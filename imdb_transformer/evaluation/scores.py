@@ -61,8 +61,6 @@ class Evaluation(BaseModel, extra="forbid", frozen=True):
     raw: Calibration
     calibrated: Calibration
     """the same after division by the temperature that was fitted on validation"""
-    encoder_alone: Score | None = None
-    """without the n-grams beside the encoder, before calibration; None if the model has no n-grams"""
     slices: dict[str, Slice]
     confusion: list[list[int]]
     """reviews by true class (rows) and predicted class (columns)"""
@@ -80,12 +78,11 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
 def evaluation_of(
     logits: NDArray[np.floating], labels: NDArray[np.int64], *, split: str, checkpoint: str,
     classes: tuple[str, ...], raw_logits: NDArray[np.floating] | None = None,
-    encoder_logits: NDArray[np.floating] | None = None, slices: Mapping[str, NDArray[np.bool_]] | None = None,
+    slices: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:  # fmt: skip
     """All scores of (N, C) logits against labels.
 
-    `raw_logits` are those before calibration, if there was one. `encoder_logits` are those of the encoder
-    without the n-grams beside it. `slices` mark reviews, by name.
+    `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name.
     """
     # Not imported at the top: training only needs `score`, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, f1_score
@@ -107,7 +104,6 @@ def evaluation_of(
         f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
         roc_auc=area, average_precision=precision, slices=parts,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
-        encoder_alone=None if encoder_logits is None else score(encoder_logits, labels),
         confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
     )  # fmt: skip
 

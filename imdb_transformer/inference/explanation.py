@@ -1,10 +1,10 @@
 """Which words decided: a review's logit difference, divided among its words.
 
-With max-pooling the division is exact. Each pooled channel comes from one position, and the head and the
-n-grams' votes are linear. So the difference of two logits is a sum over positions, plus a bias. But the
-features of a position also depend on its neighbours. The second method, integrated gradients (Sundararajan et
-al. 2017), follows the difference through the encoder to the embeddings. It measures the effect of each word
-on the path from a blank text, whose embeddings are zero, to this text.
+With max-pooling the division is exact. Each pooled channel comes from one position, and the head is linear.
+So the difference of two logits is a sum over positions, plus a bias. But the features of a position also
+depend on its neighbours. The second method, integrated gradients (Sundararajan et al. 2017), follows the
+difference through the encoder to the embeddings. It measures the effect of each word on the path from a blank
+text, whose embeddings are zero, to this text.
 
 Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
 pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
@@ -24,8 +24,7 @@ from torch import Tensor
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
-from imdb_transformer.model.classifier import Classifier, pool
-from imdb_transformer.model.ngrams import buckets_by_order
+from imdb_transformer.model.classifier import pool
 
 Method = Literal["pooling", "gradients"]
 BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)
@@ -99,30 +98,11 @@ def _pooling(model: TransformerModel, ids: Tensor, toward: int, against: int) ->
     else:
         best = features.max(0)
         shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
-    votes, intercept = _ngram_shares(classifier, ids, toward, against)
-    return shares + votes, (head.bias[toward] - head.bias[against] + intercept).item()
-
-
-def _ngram_shares(classifier: Classifier, ids: Tensor, toward: int, against: int) -> tuple[Tensor, Tensor]:
-    """(L,) shares and the bias of the n-grams: each is divided among the ids of its first occurrence."""
-    shares = torch.zeros(ids.shape[1], device=ids.device)
-    ngrams = classifier.ngrams
-    if ngrams is None:
-        return shares, shares.new_zeros(())
-    seen: set[int] = set()
-    for order, buckets in enumerate(buckets_by_order(ids, len(ngrams.weights)), 1):
-        votes = ngrams.logits(ngrams.weights[buckets[0]])  # (L, C)
-        for start, bucket in enumerate(buckets[0].tolist()):
-            if bucket not in seen:
-                seen.add(bucket)
-                shares[start : start + order] += (votes[start, toward] - votes[start, against]) / order
-    bias = ngrams.logits(ngrams.intercept)
-    weight = classifier.ngram_weight
-    return weight * shares, weight * (bias[toward] - bias[against])
+    return shares, (head.bias[toward] - head.bias[against]).item()
 
 
 def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) -> Tensor:
-    """(L,) integrated gradients from a blank text to this one; n-grams as above.
+    """(L,) integrated gradients from a blank text to this one.
 
     They are computed in fp32: bf16 is too coarse for an integral over small steps.
     """
@@ -141,8 +121,7 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
         logits = classifier.head(pool(features, mask, classifier.pooling))
         (gradient,) = torch.autograd.grad((logits[:, toward] - logits[:, against]).sum(), scaled)
         total += (gradient * size).sum(0)
-    votes, _ = _ngram_shares(classifier, ids, toward, against)
-    return (embedded * total).sum(-1)[0].detach() + votes
+    return (embedded * total).sum(-1)[0].detach()
 
 
 def _steps() -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ Shapes: N reviews, C classes.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ class TransformerModel:
         if opened.info.kind == "encoder":
             raise RunError(
                 f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it with: "
-                f"imdb-tx train --config finetune.toml --init-from {opened.folder}"
+                f"imdb-tx train --config base.toml --init-from {opened.folder}"
             )
         config = opened.config
         # With the number of threads of this process, not of the run's training.
@@ -55,15 +54,6 @@ class TransformerModel:
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
         return logits_of(self.classifier, self.tokenizer.encode(texts), self.hardware)
-
-    def without_ngrams(self) -> "TransformerModel":
-        """The same model without the n-grams beside the encoder; itself if it has none."""
-        if self.classifier.ngrams is None:
-            return self
-        alone = copy(self)
-        alone.classifier = copy(self.classifier)  # the weights are shared
-        alone.classifier.ngram_weight = 0.0
-        return alone
 
 
 @torch.inference_mode()

@@ -1,7 +1,5 @@
 """The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
 
-A bag of n-grams may vote beside it.
-
 Shapes: B batch, L length, D model width, C classes.
 """
 
@@ -11,17 +9,13 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.encoder import PADDING_INDEX, Encoder
 from imdb_transformer.model.layers import Linear
-from imdb_transformer.model.ngrams import Ngrams
 
 
 class Classifier(nn.Module):
     """An encoder-only transformer whose head reads, by default, each channel's maximum over the review.
 
-    In training only, some of a review's words are left out; in evaluation only, the n-grams' logits are added
-    to the head's.
+    In training only, some of a review's words are left out.
     """
-
-    ngrams: Ngrams | None
 
     def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int, num_stars: int = 0) -> None:
         """`num_stars`: ratings that a second head guesses, in training only."""
@@ -29,18 +23,11 @@ class Classifier(nn.Module):
         self.encoder = Encoder(config, vocab_size)
         self.word_dropout, self.pooling = config.word_dropout, config.pooling
         self.head = Linear(config.width, num_classes)
-        self.ngrams = Ngrams(config.ngram_buckets, num_classes) if config.ngram_buckets else None
-        self.ngram_weight = config.ngram_weight
         self.star_head = Linear(config.width, num_stars) if num_stars else None
 
     def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, C) logits in fp32; `dtype` is the activations'."""
-        logits = self.head(self.features(ids, mask, dtype))
-        # The encoder learns alone: the n-grams already fit the training reviews and would leave it nothing
-        # to learn (configs/EXPERIMENTS.md).
-        if self.training or self.ngrams is None:
-            return logits
-        return logits + self.ngram_weight * self.ngrams(ids, mask)
+        return self.head(self.features(ids, mask, dtype))
 
     def features(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask -> (B, D) in fp32, which the heads read."""

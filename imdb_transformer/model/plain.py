@@ -2,7 +2,7 @@
 
 It computes one review at a time, with full attention under a mask and a loop over heads. There is no batch
 and no padding, and nothing is made fast. It uses the weights of a `Classifier`, and the tests compare the two
-models' logits. Dropout, which happens only in training, and the bag of n-grams are left out.
+models' logits. Dropout, which happens only in training, is left out.
 
 Shapes: L length, D model width, K head width, F feed-forward width, C classes.
 """

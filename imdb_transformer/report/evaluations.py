@@ -35,11 +35,10 @@ def comparison_as_text(comparison: Comparison) -> str:
 
 def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Name and text of each score; scores before calibration are in brackets."""
-    raw, calibrated, alone = evaluation.raw, evaluation.calibrated, evaluation.encoder_alone
+    raw, calibrated = evaluation.raw, evaluation.calibrated
     return [
         ("reviews", f"{evaluation.num_examples:,}"),
         ("accuracy", f"{percent(evaluation.accuracy)} (95% interval {_interval(evaluation)})"),
-        *([("encoder alone", f"{percent(alone.accuracy)} (loss {alone.loss:.4f})")] if alone else []),
         ("F1", f"{evaluation.f1:.4f}"),
         ("ROC AUC", _or_undefined(evaluation.roc_auc)),
         ("average precision", _or_undefined(evaluation.average_precision)),
@@ -88,11 +87,6 @@ def _side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
         ]
         for name, each in evaluations.items()
     ]  # fmt: skip
-    encoders = [each.encoder_alone for each in evaluations.values()]
-    if any(encoders):
-        header.append("encoder alone")
-        for row, encoder in zip(rows, encoders, strict=True):
-            row.append(percent(encoder.accuracy) if encoder else "-")
     return header, rows
 
 

@@ -97,7 +97,7 @@ def result(ended: "TrainingResult") -> str:
     """The last lines of a training: the run, its score, and the next command."""
     cost = f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
-        command = f"imdb-tx train --config finetune.toml --init-from {ended.run}"
+        command = f"imdb-tx train --config base.toml --init-from {ended.run}"
         return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
     score = _score(ended.validation)
     return f"{ended.run}: {score}, at step {ended.best_step:,}; {cost}\nnext: imdb-tx eval {ended.run}"
@@ -107,9 +107,7 @@ def seeds(summary: "SeedsSummary") -> str:
     """What `imdb-tx train --seeds` prints: a Markdown table, then one row for each run."""
     accuracies = {
         "validation %": summary.validation_accuracy,
-        "encoder alone, validation %": summary.encoder_validation_accuracy,
         "test %": summary.test_accuracy,
-        "encoder alone, test %": summary.encoder_test_accuracy,
         "clean test %": summary.clean_test_accuracy,
     }
     known = {name: spread for name, spread in accuracies.items() if spread is not None}

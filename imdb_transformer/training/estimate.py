@@ -27,7 +27,7 @@ from imdb_transformer.training.prepare import Prepared
 
 NUM_TIMED = 3
 # For each token of a batch: gaps left by batches of other sizes, and code compiled for those sizes.
-# Measured as the largest resident size less one batch's share (demo and base.toml 33 KiB, pretrain.toml 46).
+# Measured as the largest resident size less one batch's share (demo and scratch.toml 33 KiB, pretrain 46).
 GAP_BYTES = 36 << 10
 
 
@@ -43,7 +43,7 @@ class Estimate(BaseModel):
     flops: float
     """of all forward and backward passes of training"""
     memory_bytes: int
-    """weights, gradients, moments, n-grams and the largest batch's activations"""
+    """weights, gradients, moments and the largest batch's activations"""
     resident_bytes: int | None
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
@@ -70,7 +70,6 @@ def estimate(prepared: Prepared) -> Estimate:
     learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
     to_come = 4 * (num_moments(model, config.train) + (models - 1) * parameters["total"])
     to_come += GAP_BYTES * config.train.batch_tokens
-    num_fixed = sum(buffer.nbytes for buffer in model.buffers())  # n-grams, which are not learnt by steps
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -78,7 +77,7 @@ def estimate(prepared: Prepared) -> Estimate:
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
         flops=flops * share,
-        memory_bytes=4 * learnt + models * num_fixed + activations,
+        memory_bytes=4 * learnt + activations,
         resident_bytes=None if hardware.device.type == "cuda" else _peak_resident_bytes() + to_come,
         seconds=seconds * share + answer_seconds * num_validated / batch.num_tokens,
     )

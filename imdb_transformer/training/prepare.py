@@ -43,9 +43,9 @@ def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
     teachers: Sequence[Path] = (), soft_labels: SoftLabels = None,
 ) -> Prepared:  # fmt: skip
-    """The reviews of a config and a model for them: with an encoder's weights, and with its n-grams fitted.
+    """The reviews of a config and a model for them, whose encoder starts from `init_from` if there is one.
 
-    An encoder to start from (`init_from`) brings its tokenizer along. `soft_labels` are these teachers'
+    An encoder to start from brings its tokenizer along. `soft_labels` are these teachers'
     probabilities for the same reviews; without them the teachers are asked. Raises RunError if the encoder
     does not fit the config, or if it or a teacher is unfinished or may have seen reviews held out here.
     """
@@ -61,7 +61,6 @@ def prepare(
     prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
-    starting_weights.fit_ngrams(prepared.model, data.splits["train"])
     return prepared
 
 

@@ -31,10 +31,6 @@ class SeedsSummary(BaseModel):
     test_accuracy: Spread | None
     clean_test_accuracy: Spread | None
     """on the test reviews that are not in train or validation as well"""
-    encoder_validation_accuracy: Spread | None
-    """without the n-grams; the same as `validation_accuracy` for a model without n-grams"""
-    encoder_test_accuracy: Spread | None
-    """likewise on test"""
     raw_ece: Spread | None
     """calibration error on test, before division by the temperature"""
     calibrated_ece: Spread | None
@@ -80,25 +76,11 @@ def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
         validation_accuracy=_spread(validated),
         test_accuracy=_spread([each.accuracy for each in tested]),
         clean_test_accuracy=_spread(clean),
-        encoder_validation_accuracy=_spread([_encoder_accuracy(result) for result in results])
-        if validated
-        else None,
-        encoder_test_accuracy=_spread([(each.encoder_alone or each).accuracy for each in tested]),
         raw_ece=_spread([each.raw.ece for each in tested]),
         calibrated_ece=_spread([each.calibrated.ece for each in tested]),
         train_seconds=median(result.train_seconds for result in results),
         tokens_per_second=median(result.tokens_per_second for result in results),
     )
-
-
-def _encoder_accuracy(result: TrainingResult) -> float:
-    """Validation accuracy without the n-grams. If the model has n-grams, it is measured now."""
-    assert result.validation is not None
-    if not run.open_run(Path(result.run)).config.model.ngram_buckets:
-        return result.validation.accuracy
-    evaluation = evaluate(result.run, "validation")
-    assert evaluation.encoder_alone is not None
-    return evaluation.encoder_alone.accuracy
 
 
 def _spread(values: list[float]) -> Spread | None:

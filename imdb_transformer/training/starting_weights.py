@@ -1,33 +1,21 @@
-"""What a model starts with: the encoder of another run, and fitted weights of n-grams."""
+"""What a model starts with: the encoder of another run."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import scipy.sparse
-import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import length_batches, pad
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import EncodedSplit
-from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
+from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
-from imdb_transformer.evaluation.baseline import naive_bayes_weights
 from imdb_transformer.inference.transformer import tokenizer_of
-from imdb_transformer.model.ngrams import NONE, hashed
 from imdb_transformer.store import checkpoint, run
 
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
-FREE = {
-    "pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std", "ngram_buckets", "ngram_weight",
-}  # fmt: skip
-NGRAM_MIN_REVIEWS = 10  # an n-gram in fewer training reviews has no vote (configs/EXPERIMENTS.md)
+FREE = {"pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
@@ -95,37 +83,3 @@ def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
             meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
             lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
-
-
-def fit_ngrams(model: nn.Module, split: EncodedSplit) -> None:
-    """Fits the weights of the n-grams beside the encoder to the labels, if the model has n-grams."""
-    ngrams = getattr(model, "ngrams", None)
-    if ngrams is None:
-        return
-    presence, labels = _presence(split, num_buckets=len(ngrams.weights))
-    binary = ngrams.weights.shape[1] == 1
-    for label in [1] if binary else range(ngrams.weights.shape[1]):
-        weights, intercept = naive_bayes_weights(presence, labels == label)
-        column = 0 if binary else label
-        ngrams.weights[:, column] = torch.from_numpy(weights)
-        ngrams.intercept[column] = intercept
-
-
-def _presence(split: EncodedSplit, *, num_buckets: int) -> tuple[scipy.sparse.csr_matrix, NDArray[Any]]:
-    """Which n-grams occur in which reviews, (reviews, buckets), and these reviews' labels."""
-    order = length_batches(split.lengths)
-    parts, counts = [], []
-    for rows in order:
-        ids = torch.from_numpy(pad([split.review(i) for i in rows]))
-        buckets = hashed(ids, ids != PAD_ID, num_buckets)
-        parts.append(buckets[buckets != NONE].numpy().astype(np.int32))
-        counts.append((buckets != NONE).sum(1).numpy())
-    ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
-    columns = np.concatenate(parts)
-    # The fit would memorise rare n-grams. They are counted by bucket, as few n-grams share one.
-    is_common = np.bincount(columns)[columns] >= NGRAM_MIN_REVIEWS
-    columns, ends = columns[is_common], np.concatenate([[0], np.cumsum(is_common)])[ends]
-    presence = scipy.sparse.csr_matrix(
-        (np.ones(len(columns), np.float32), columns, ends), shape=(len(ends) - 1, num_buckets)
-    )
-    return presence, split.labels[np.concatenate(order)]

@@ -2,7 +2,7 @@
 
     from imdb_transformer import load_config, train
 
-    result = train(load_config("base.toml", ["train.seed=1"]), "runs/mine")
+    result = train(load_config("scratch.toml", ["train.seed=1"]), "runs/mine")
     result.validation.accuracy
 
 Several processes started by `torchrun` call the same function and train one run together.
