@@ -115,3 +115,16 @@ def test_stars_of_a_corpus_without_any_are_refused(tiny: Tiny) -> None:
     config = tiny("train.star_weight=0.3")
     with pytest.raises(DataError, match=re.escape(f"{config.data.source} has no review whose stars")):
         prepare(config, "classifier", CPU)
+
+
+def test_stars_of_unlabelled_reviews_are_unknown(
+    tiny: Tiny, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate(tiny, monkeypatch)
+    soft = np.full((100, 2), 0.5, np.float32)
+    config = tiny("train.star_weight=0.3")
+    ready = prepare(config, "classifier", CPU, teachers=[trained], soft_labels=soft)
+    num_labelled = len(rows_of(config.data, ready.corpus, "train").texts)
+    assert ready.train.stars is not None
+    assert (ready.train.stars[:num_labelled] != UNKNOWN).sum() > num_labelled - 10
+    assert ready.train.stars[num_labelled:].tolist() == [UNKNOWN] * (len(ready.train.labels) - num_labelled)
