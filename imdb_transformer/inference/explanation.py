@@ -4,7 +4,7 @@ With max-pooling the division is exact. Each pooled channel comes from one posit
 So the difference of two logits is a sum over positions, plus a bias. But the features of a position also
 depend on its neighbours. The second method, integrated gradients (Sundararajan et al. 2017), follows the
 difference through the encoder to the embeddings. It measures the effect of each word on the path from a blank
-text, whose embeddings are zero, to this text.
+text, whose embeddings are zero, to this text. A bigram's vector counts for its second token.
 
 Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
 pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
