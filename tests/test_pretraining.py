@@ -14,13 +14,13 @@ from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.model import masked
-from imdb_transformer.model.masked import MaskedLanguageModel
+from imdb_transformer.model import language
+from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import metrics, run
-from imdb_transformer.training import validation
-from imdb_transformer.training.objectives import masked as masked_objective
+from imdb_transformer.training import objectives, validation
+from imdb_transformer.training.objectives import masked, masked_tokens, random_tokens
 from imdb_transformer.training.plan import Batch, gather
-from imdb_transformer.training.prepare import make_masked_model, prepare
+from imdb_transformer.training.prepare import make_language_model, prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.train import begin
 from imdb_transformer.training.validation import masked_score
@@ -134,25 +134,25 @@ def test_prediction_with_a_pretrained_run_is_refused_with_a_hint(config_path: Pa
     assert f"imdb-tx pretrain --resume {folder}" in str(wrong.exception)
 
 
-def a_model(**options: float) -> tuple[MaskedLanguageModel, torch.Tensor, torch.Tensor]:
+def a_model(**options: float) -> tuple[LanguageModel, Batch]:
     torch.manual_seed(0)
     ids = torch.randint(4, 50, (6, 32))
     counts = torch.bincount(ids.flatten(), minlength=50).float()
-    model = MaskedLanguageModel(
-        Config().model,
-        PretrainConfig(**options),
-        mask_id=MASK_ID,
-        special_ids=(PAD_ID, MASK_ID),
-        counts=counts,  # type: ignore[arg-type]
-    )
-    return model, ids, ids != 0
+    pretrain = PretrainConfig(**options)  # type: ignore[arg-type]
+    model = LanguageModel(Config().model, pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts)
+    return model, batch_of(ids)
+
+
+def batch_of(ids: torch.Tensor) -> Batch:
+    mask = ids != PAD_ID
+    return Batch(ids, mask, torch.zeros(len(ids)), int(mask.sum()))
 
 
 def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
-    model, ids, _ = a_model()
+    model, batch = a_model()
     model.inclusion.fill_(1.0)
     features = torch.randn(20, Config().model.width)
-    targets = ids.flatten()[:20]
+    targets = batch.ids.flatten()[:20]
     logits = model.candidate_logits(features, targets)
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
@@ -162,8 +162,8 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
 
 
 def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() -> None:
-    model, ids, _ = a_model(num_candidates=16)
-    features, targets = torch.randn(4, Config().model.width), ids.flatten()[:4]
+    model, batch = a_model(num_candidates=16)
+    features, targets = torch.randn(4, Config().model.width), batch.ids.flatten()[:4]
     torch.manual_seed(1)
     with torch.no_grad():
         model.encoder.embedding.tokens.weight.mul_(0.1)  # or a few huge terms are all of a sum
@@ -179,12 +179,12 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
 ) -> None:
     figures = []
     for multiple in (1, 128):
-        monkeypatch.setattr(masked, "SIZE_MULTIPLE", multiple)
-        model, ids, mask = a_model(num_candidates=16)
+        monkeypatch.setattr(language, "SIZE_MULTIPLE", multiple)
+        model, batch = a_model(num_candidates=16)
         torch.manual_seed(1)
-        loss, num_correct, num_masked = model.eval()(ids, mask, 0.15)  # no dropout, which draws by size
-        loss.backward()
-        figures.append((loss, num_correct, num_masked, [p.grad for p in model.parameters()]))
+        taken = masked(model.eval(), batch, Config(), torch.float32, 1.0)  # no dropout, which draws by size
+        taken["loss"][0].backward()
+        figures.append((taken, [p.grad for p in model.parameters()]))
     exact, rounded = figures
     torch.testing.assert_close(rounded, exact)
 
@@ -192,90 +192,90 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
 def test_an_id_absent_from_training_texts_has_an_embedding(tiny: Tiny) -> None:
     config = tiny()
     data = tokenize(config, ["train"])
-    model = make_masked_model(config, data.splits["train"], vocab_size=1000)
+    model = make_language_model(config, data.splits["train"], vocab_size=1000)
     assert model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
 
 
 def test_special_ids_are_no_candidates() -> None:
     """Or the embedding of padding, which stands for dropped words, would not stay zero."""
-    model, _, _ = a_model(num_candidates=16)
+    model, _ = a_model(num_candidates=16)
     assert not model.inclusion[[PAD_ID, MASK_ID]].any()
     assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
 
 
 def test_buffers_that_are_recomputed_are_not_saved_with_the_weights() -> None:
-    model, _, _ = a_model()
+    model, _ = a_model()
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
 
 
 def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
     # Nothing is left to chance: all is masked, and every id is a candidate.
-    model, ids, _ = a_model()
+    model, batch = a_model()
     model.eval().inclusion.fill_(1)
-    ids[:, 20:] = 0
-    padded, cut = model(ids, ids != 0, 1.0), model(ids[:, :20], ids[:, :20] != 0, 1.0)
-    assert padded[2] == cut[2] == 6 * 20
-    torch.testing.assert_close(padded, cut)
-
-
-def masked_positions(model: MaskedLanguageModel, ids: torch.Tensor, share: float) -> torch.Tensor:
-    return model.masked_positions(ids, ids != PAD_ID, share)
+    batch.ids[:, 20:] = PAD_ID
+    sums = []
+    for ids in (batch.ids, batch.ids[:, :20]):
+        guesses = masked_tokens(model, batch_of(ids), torch.float32, 1.0)
+        assert guesses[2] == 6 * 20
+        sums.append(model.sampled(*guesses))
+    torch.testing.assert_close(*sums)
 
 
 def test_special_tokens_are_never_masked() -> None:
-    model, ids, _ = a_model()
-    ids[:, 5], ids[:, 20:] = MASK_ID, PAD_ID
-    torch.testing.assert_close(masked_positions(model, ids, 1.0), ids > MASK_ID)
+    _, batch = a_model()
+    batch.ids[:, 5], batch.ids[:, 20:] = MASK_ID, PAD_ID
+    torch.testing.assert_close(random_tokens(batch_of(batch.ids), 1.0), batch.ids > MASK_ID)
 
 
 def test_no_position_is_masked_more_often_than_others() -> None:
-    model, ids, _ = a_model()
-    shares = torch.stack([masked_positions(model, ids, 0.15) for _ in range(2000)]).float().mean(0)
+    _, batch = a_model()
+    shares = torch.stack([random_tokens(batch, 0.15) for _ in range(2000)]).float().mean(0)
     assert shares[0, 0] == pytest.approx(0.15, abs=0.04)
     assert shares.mean() == pytest.approx(0.15, abs=0.01)
 
 
 def test_at_least_one_token_is_masked_and_each_is_as_likely() -> None:
-    model, ids, _ = a_model()
-    draws = torch.stack([masked_positions(model, ids[:1, :8], 1e-9) for _ in range(2000)])
+    _, batch = a_model()
+    small = batch_of(batch.ids[:1, :8])
+    draws = torch.stack([random_tokens(small, 1e-9) for _ in range(2000)])
     assert (draws.sum((1, 2)) == 1).all()
     assert draws.float().mean(0).flatten().tolist() == pytest.approx([1 / 8] * 8, abs=0.04)
     torch.manual_seed(3)
-    first = masked_positions(model, ids, 1e-9)
+    first = random_tokens(batch, 1e-9)
     torch.manual_seed(3)
-    assert torch.equal(masked_positions(model, ids, 1e-9), first)
+    assert torch.equal(random_tokens(batch, 1e-9), first)
 
 
 def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
-    model, ids, _ = a_model()
-    loss, _, num_masked = model(torch.full_like(ids[:2, :1], MASK_ID), ids[:2, :1] >= 0, 0.15)
-    assert num_masked == 0
+    model, _ = a_model()
+    config = Config(train=TrainConfig(ema_decay=0.0))
+    batch = batch_of(torch.full((2, 1), MASK_ID))
+    loss, _ = masked(model, batch, config, torch.float32, 0.0)["loss"]
     assert loss.item() == 0
     loss.backward()
     optimizer = torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])
-    config = Config(train=TrainConfig(ema_decay=0.0))
     learner = Learner(model, model, [optimizer], config, "encoder", torch.float32)
-    batch = Batch(torch.full((2, 1), MASK_ID), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2), 2)
     taken = train_step(learner, batch, 0, 100)
     assert taken.metrics["masked_loss"] == 0
 
 
-def test_the_masked_share_changes_in_a_line_and_divides_the_loss() -> None:
-    def model(
-        _ids: object, _mask: object, share: float, _dtype: object
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
-        shares.append(share)
-        return torch.tensor(6.0), torch.tensor(2), 3
-
+def test_the_masked_share_changes_in_a_line_and_divides_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
-    batch = Batch(torch.ones(2, 10), torch.ones(2, 10), torch.zeros(2), 20)
+
+    def guesses(*arguments: object) -> tuple[torch.Tensor, torch.Tensor, int]:
+        shares.append(arguments[3])  # type: ignore[arg-type]
+        return torch.zeros(3, 1), torch.zeros(3), 3
+
+    model, batch = a_model()
+    monkeypatch.setattr(objectives, "masked_tokens", guesses)
+    monkeypatch.setattr(model, "sampled", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
     config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
     for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
-        metrics = masked_objective(model, batch, config, torch.float32, progress)  # type: ignore[arg-type]
+        metrics = masked(model, batch, config, torch.float32, progress)
         assert shares[-1] == pytest.approx(expected)
         loss, count = metrics.pop("loss")
         assert loss.item() == pytest.approx(6 / expected)
-        assert count == 20
+        assert count == 6 * 32
         assert metrics == {"masked_loss": (torch.tensor(6.0), 3), "masked_accuracy": (torch.tensor(2), 3)}
 
 
@@ -283,7 +283,7 @@ def test_the_held_out_loss_is_that_of_the_whole_vocabulary_at_fixed_masks(tiny: 
     config = tiny("model.dropout=0.5")
     made = prepare(config, "encoder", CPU)
     model, split = made.model, made.validation
-    assert isinstance(model, MaskedLanguageModel)
+    assert isinstance(model, LanguageModel)
     assert split is not None
     torch.manual_seed(1)
     first = masked_score(model, split, CPU)
@@ -293,11 +293,11 @@ def test_the_held_out_loss_is_that_of_the_whole_vocabulary_at_fixed_masks(tiny: 
     losses = []
     for indices in length_batches(split.lengths, batch_tokens=16_384):
         batch = gather(split, indices, CPU)
-        masked = model.masked_positions(batch.ids, batch.mask, 0.15, generator)
-        features = model.encoder(batch.ids.masked_fill(masked, MASK_ID), batch.mask, torch.float32)[masked]
+        hidden = random_tokens(batch, 0.15, generator)
+        features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, torch.float32)[hidden]
         logits = model.hidden(features) @ model.encoder.embedding.tokens.weight.T + model.bias
         logits[:, [PAD_ID, MASK_ID]] = -torch.inf
-        losses.append(logits.log_softmax(1).gather(1, batch.ids[masked][:, None]))
+        losses.append(logits.log_softmax(1).gather(1, batch.ids[hidden][:, None]))
     expected = -torch.cat(losses).mean()
     assert first.loss == pytest.approx(expected.item(), rel=1e-4)
 

@@ -5,7 +5,7 @@ sum over the batch and the count that divides the sum. Training follows the grad
 counts are added over all processes before any is divided. Sums stay tensors: reading one makes the CPU wait
 for the GPU. A step waits once.
 
-Shapes: B batch, C classes.
+Shapes: B batch, L length, D model width, C classes, M guessed positions.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,15 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.stars import UNKNOWN
+from imdb_transformer.data.tokenizer import MASK_ID
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.language import LanguageModel, rounded_up
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
 Metrics = dict[str, tuple[Tensor, int]]
+# Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not filling.
+Guesses = tuple[Tensor, Tensor, int]
 
 
 def classification(
@@ -51,7 +55,9 @@ def classification(
     return metrics
 
 
-def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, progress: float) -> Metrics:
+def masked(
+    model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
+) -> Metrics:
     """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
 
     Their share changes in a line as training goes on (Ankner et al. 2024). `loss` divides by the expected
@@ -59,7 +65,8 @@ def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, p
     """
     options = config.pretrain
     share = options.mask_fraction + progress * (options.final_mask_fraction - options.mask_fraction)
-    loss, num_correct, num_masked = model(batch.ids, batch.mask, share, dtype)
+    features, targets, num_masked = masked_tokens(model, batch, dtype, share)
+    loss, num_correct = model.sampled(features, targets, num_masked)
     return {
         "loss": (loss / share, batch.num_tokens),
         "masked_loss": (loss, num_masked),
@@ -67,8 +74,30 @@ def masked(model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, p
     }
 
 
-OBJECTIVES: dict[Kind, Callable[[nn.Module, Batch, Config, torch.dtype, float], Metrics]] = {
-    "classifier": classification,
-    "encoder": masked,
-}
+def masked_tokens(
+    model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
+    generator: torch.Generator | None = None,
+) -> Guesses:  # fmt: skip
+    """A random `share` of the tokens is hidden behind `[MASK]` and guessed."""
+    hidden = random_tokens(batch, share, generator)
+    rows, num_guessed = rows_of(hidden)
+    features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype, rows)
+    return features, batch.ids.flatten()[rows], num_guessed
+
+
+def random_tokens(batch: Batch, share: float, generator: torch.Generator | None = None) -> Tensor:
+    """(B, L): true on a random `share` of the tokens, at least one, never on a special one."""
+    eligible = batch.mask & (batch.ids != MASK_ID)
+    noise = torch.rand(batch.ids.shape, device=batch.ids.device, generator=generator)
+    noise = noise.masked_fill(~eligible, torch.inf)
+    return eligible & ((noise < share) | (noise == noise.min()))
+
+
+def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
+    """(B, L) -> (M,) positions counted over the whole batch, with filling at the end, and their number."""
+    rows = guessed.flatten().nonzero().squeeze(1)
+    return rounded_up(rows), len(rows)
+
+
+OBJECTIVES: dict[Kind, Callable[..., Metrics]] = {"classifier": classification, "encoder": masked}
 """The objective of each kind of run"""

@@ -18,7 +18,7 @@ from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.model.masked import MaskedLanguageModel
+from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
 from imdb_transformer.training import distillation, starting_weights
 
@@ -88,13 +88,11 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
     return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
 
 
-def make_masked_model(config: Config, text: EncodedSplit, *, vocab_size: int) -> MaskedLanguageModel:
+def make_language_model(config: Config, text: EncodedSplit, *, vocab_size: int) -> LanguageModel:
     """A model for pretraining with its initial weights, a function of the seed and of how often ids occur."""
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
-    return MaskedLanguageModel(
-        config.model, config.pretrain, mask_id=MASK_ID, special_ids=(PAD_ID, MASK_ID), counts=counts
-    )
+    return LanguageModel(config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts)
 
 
 def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ def _prepared(
     train, validation = splits["train"], splits.get("validation")
     if kind == "encoder":
         train = joined([train, *([splits["unsupervised"]] if "unsupervised" in splits else [])])
-        model = make_masked_model(config, train, vocab_size=vocab_size)
+        model = make_language_model(config, train, vocab_size=vocab_size)
     else:
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)

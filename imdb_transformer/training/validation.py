@@ -11,7 +11,8 @@ from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import logits_of
-from imdb_transformer.model.masked import MaskedLanguageModel
+from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.training.objectives import masked_tokens
 from imdb_transformer.training.plan import gather
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, all_finite
@@ -26,7 +27,7 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
     """
     model, split, validation = learner.averaged, prepared.validation, None
     if split is not None:
-        if isinstance(model, MaskedLanguageModel):
+        if isinstance(model, LanguageModel):
             validation = masked_score(model, split, prepared.hardware)
         else:
             reviews = [split.review(i) for i in range(len(split.labels))]
@@ -39,7 +40,7 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
 
 
 @torch.inference_mode()
-def masked_score(model: MaskedLanguageModel, split: EncodedSplit, hardware: Hardware) -> Score:
+def masked_score(model: LanguageModel, split: EncodedSplit, hardware: Hardware) -> Score:
     """Accuracy and loss on masked tokens of a split, over the whole vocabulary. The masks never change."""
     was_training = model.training
     model.eval()
@@ -47,9 +48,9 @@ def masked_score(model: MaskedLanguageModel, split: EncodedSplit, hardware: Hard
     loss, num_correct, num_masked = 0.0, 0, 0
     for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS):
         batch = gather(split, indices, hardware)
-        masked = model.masked_positions(batch.ids, batch.mask, MASK_SHARE, generator)
-        sums = model.exact(batch.ids, batch.mask, masked, hardware.dtype)
+        features, targets, number = masked_tokens(model, batch, hardware.dtype, MASK_SHARE, generator)
+        sums = model.exact(features, targets, number)
         loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
-        num_masked += int(masked.sum())
+        num_masked += number
     model.train(was_training)
     return Score(accuracy=num_correct / max(num_masked, 1), loss=loss / max(num_masked, 1))

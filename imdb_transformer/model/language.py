@@ -1,6 +1,8 @@
-"""Masked language modelling: an encoder learns to guess the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
+"""The model of pretraining: an encoder, and a head that guesses tokens from its features.
 
-Shapes: B batch, L length, D model width, V vocabulary, M masked positions, K candidates.
+`training/objectives.py` says what is guessed.
+
+Shapes: D model width, V vocabulary, M guessed positions, K candidates.
 """
 
 from collections.abc import Sequence
@@ -17,19 +19,17 @@ SIZE_MULTIPLE = 128  # M and K are rounded up to a multiple of it
 RARE = 1e-3  # added to each id's count: an id that never occurs may still become a candidate
 
 
-class MaskedLanguageModel(nn.Module):
+class LanguageModel(nn.Module):
     """An encoder, and a head that shares its weights with the embedding."""
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
     special_ids: Tensor  # ids that spell no text
 
     def __init__(
-        self, config: ModelConfig, options: PretrainConfig, *, mask_id: int, special_ids: Sequence[int],
-        counts: Tensor,
-    ) -> None:  # fmt: skip
-        """`counts` (V,): how often each id occurs; `special_ids` are never masked, and never candidates."""
+        self, config: ModelConfig, options: PretrainConfig, *, special_ids: Sequence[int], counts: Tensor
+    ) -> None:
+        """`counts` (V,): how often each id occurs; `special_ids` are never candidates."""
         super().__init__()
-        self.mask_id = mask_id
         self.encoder = Encoder(config, len(counts))
         self.transform = Linear(config.width, config.width)
         self.norm = LayerNorm(config.width)
@@ -42,56 +42,31 @@ class MaskedLanguageModel(nn.Module):
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
-    def forward(
-        self, ids: Tensor, mask: Tensor, share: float, dtype: torch.dtype = torch.float32
-    ) -> tuple[Tensor, Tensor, int]:
-        """(B, L) ids and mask (true on tokens) -> three sums over the masked tokens, a `share` of all.
+    def sampled(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
+        """Two sums over the first `num_guessed` of (M, D) features and (M,) true ids.
 
-        They are the cross-entropy in nats, the number of right answers (the true id is the likeliest
-        candidate), and M, the number of masked tokens. Masks come from torch's generator.
+        They are the cross-entropy in nats, and the number of right answers (the true id is the likeliest
+        candidate). The softmax is over candidates.
         """
-        masked = self.masked_positions(ids, mask, share)
-        features, targets, num_masked = self._masked_features(ids, mask, masked, dtype)
-        logits = self.candidate_logits(features, targets)[:num_masked]  # (M, 1 + K)
-        first = torch.zeros(num_masked, dtype=torch.long, device=ids.device)
-        loss = F.cross_entropy(logits, first, reduction="sum")
-        return loss, (logits.argmax(1) == 0).sum(), num_masked
+        logits = self.candidate_logits(features, targets)[:num_guessed]  # (M, 1 + K)
+        first = torch.zeros(num_guessed, dtype=torch.long, device=targets.device)
+        return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
 
-    def exact(self, ids: Tensor, mask: Tensor, masked: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Two sums over the `masked` (B, L) tokens: cross-entropy in nats, and the number of right answers.
-
-        The softmax is over the whole vocabulary but for the special ids.
-        """
-        features, targets, num_masked = self._masked_features(ids, mask, masked, dtype)
-        table = self.encoder.embedding.tokens.weight
-        logits = (self.hidden(features) @ table.to(features.dtype).T)[
-            :num_masked
-        ].float() + self.bias  # (M, V)
-        logits[:, self.special_ids] = -torch.inf
-        targets = targets[:num_masked]
+    def exact(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
+        """The same with the softmax over the whole vocabulary but for the special ids."""
+        logits, targets = self.logits(features)[:num_guessed], targets[:num_guessed]
         return F.cross_entropy(logits, targets, reduction="sum"), (logits.argmax(1) == targets).sum()
 
-    def _masked_features(
-        self, ids: Tensor, mask: Tensor, masked: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, int]:
-        """Features (M, D) at the masked positions, their true ids (M,), and how many are not filling."""
-        rows = masked.flatten().nonzero().squeeze(1)
-        num_masked, rows = len(rows), _rounded_up(rows)
-        features = self.encoder(ids.masked_fill(masked, self.mask_id), mask, dtype, rows)
-        return features, ids.flatten()[rows], num_masked
+    def logits(self, features: Tensor) -> Tensor:
+        """(M, D) features -> (M, V) in fp32, minus infinity for special ids."""
+        table = self.encoder.embedding.tokens.weight
+        logits = (self.hidden(features) @ table.to(features.dtype).T).float() + self.bias
+        logits[:, self.special_ids] = -torch.inf
+        return logits
 
     def hidden(self, features: Tensor) -> Tensor:
         """(M, D) features -> (M, D), whose product with the embedding gives logits."""
         return self.norm(F.gelu(self.transform(features)))
-
-    def masked_positions(
-        self, ids: Tensor, mask: Tensor, share: float, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """(B, L): true on a random `share` of the tokens, at least one, never on a special one."""
-        eligible = mask & ~torch.isin(ids, self.special_ids)
-        noise = torch.rand(ids.shape, device=ids.device, generator=generator)
-        noise = noise.masked_fill(~eligible, torch.inf)
-        return eligible & ((noise < share) | (noise == noise.min()))
 
     def candidate_logits(self, features: Tensor, targets: Tensor) -> Tensor:
         """(M, D) features and (M,) true ids -> (M, 1 + K) logits of the true id and of K candidates.
@@ -101,7 +76,7 @@ class MaskedLanguageModel(nn.Module):
         sum over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
-        candidates = _rounded_up(drawn)  # (K,)
+        candidates = rounded_up(drawn)  # (K,)
         hidden = self.hidden(features)
         table = self.encoder.embedding.tokens.weight
         others = hidden @ table[candidates].to(hidden.dtype).T  # (M, K)
@@ -112,7 +87,7 @@ class MaskedLanguageModel(nn.Module):
         return torch.cat([true[:, None], others], dim=1)
 
 
-def _rounded_up(indices: Tensor) -> Tensor:
+def rounded_up(indices: Tensor) -> Tensor:
     """(n,) -> (n rounded up to `SIZE_MULTIPLE`,), zeros after the indices.
 
     Their number differs from step to step. oneDNN compiles a matrix product for each size, and caches 1,024.
