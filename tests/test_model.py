@@ -1,5 +1,6 @@
 """Shapes: B batch, L length, H heads, K head width, D model width."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -80,27 +81,35 @@ def test_every_parameter_gets_a_gradient(variant: dict[str, str]) -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
-def plain_logits(model: Classifier, config: ModelConfig, ids: Tensor, mask: Tensor) -> Tensor:
+def plain_logits(weights: plain.Weights, config: ModelConfig, ids: Tensor, mask: Tensor) -> Tensor:
     """(B, C) of the plain twin, review by review, without padding."""
-    weights = dict(model.named_parameters())
-    return torch.stack(
-        [plain.logits(row[seen], weights, config) for row, seen in zip(ids, mask, strict=True)]
-    )
+    reviews = [row[seen].numpy() for row, seen in zip(ids, mask, strict=True)]
+    return torch.from_numpy(np.stack([plain.logits(review, weights, config) for review in reviews]))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
 def test_logits_and_gradients_equal_those_of_the_plain_twin(variant: dict[str, str], activation: str) -> None:
+    """The twin's gradient along a random direction in each parameter is a difference quotient."""
     config = small(**variant, activation=activation, head_width=6, embedding_norm=True, embedding_scale=True)
-    model = with_random_vectors(classifier(config))
+    model = with_random_vectors(classifier(config)).double()
     ids, mask = a_batch([11, 23, 1, 8], 24)
-    ours, twin = model(ids, mask), plain_logits(model, config, ids, mask)
-    torch.testing.assert_close(ours, twin, atol=1e-5, rtol=1e-5)
-    towards, parameters = torch.randn(ours.shape), list(model.parameters())
-    gradients, expected = (
-        torch.autograd.grad((logits * towards).sum(), parameters) for logits in (ours, twin)
-    )
-    torch.testing.assert_close(gradients, expected, atol=1e-4, rtol=1e-4)
+    weights = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    ours = model(ids, mask, torch.float64).double()
+    torch.testing.assert_close(ours, plain_logits(weights, config, ids, mask), atol=1e-5, rtol=1e-5)
+    towards = torch.randn(ours.shape, dtype=torch.float64)
+    gradients = torch.autograd.grad((ours * towards).sum(), list(model.parameters()))
+    generator, step = np.random.default_rng(0), 1e-6
+    for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+        direction = generator.standard_normal(weight.shape)
+        ahead, behind = (
+            plain_logits(weights | {name: weight + sign * step * direction}, config, ids, mask)
+            for sign in (1, -1)
+        )
+        expected = ((ahead - behind) * towards).sum() / (2 * step)
+        assert (gradient.numpy() * direction).sum() == pytest.approx(expected.item(), rel=1e-3, abs=1e-3), (
+            name
+        )
 
 
 @torch.no_grad()
@@ -208,7 +217,8 @@ def copy_weights(block: Block, other: nn.Module) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 7, 8])
 def test_sinusoids_are_the_papers_for_even_and_odd_widths(width: int) -> None:
-    torch.testing.assert_close(sinusoids(6, width, torch.device("cpu")), plain.sinusoids(6, width))
+    expected = torch.from_numpy(plain.sinusoids(6, width)).float()
+    torch.testing.assert_close(sinusoids(6, width, torch.device("cpu")), expected)
 
 
 def test_rotary_products_depend_on_the_distance_only() -> None:
