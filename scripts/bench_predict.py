@@ -52,9 +52,8 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import BATCH_TOKENS as OUR_BATCH_TOKENS
 from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.corpus import ensure, read_split
-from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
+from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.store import run
 
 # transformers' pipeline turns it off for the process, unless it is set.

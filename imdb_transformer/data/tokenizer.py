@@ -19,6 +19,7 @@ from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import RunError
 from imdb_transformer.store.files import write_whole
+from imdb_transformer.store.run import Run
 
 Ids = NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.generic)
@@ -133,3 +134,11 @@ def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
 def _encodable(text: str) -> str:
     """The text with lone surrogates, which UTF-8 cannot spell, replaced."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def tokenizer_of(opened: Run) -> Tokenizer:
+    """The tokenizer of a run. Raises RunError if it is damaged, or not the one of training."""
+    tokenizer = Tokenizer.load(opened.folder, opened.config.tokenizer)
+    if tokenizer.content_hash != opened.info.tokenizer_hash:
+        raise RunError(f"{opened.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
+    return tokenizer

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from imdb_transformer.data.reviews import BREAK_TAG
@@ -76,21 +75,20 @@ class LinearModel:
         assert opened.info.weighting is not None  # it is a linear run
         ngrams = NgramVocabulary.load(opened.folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
-        tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+        stored = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
         size, classes = ngrams.vocab_size, opened.info.classes
         rows = 1 if len(classes) == 2 else len(classes)
         shapes = {"scale": (size,), "weights": (rows, size), "intercept": (rows,)}
-        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        if {name: tuple(array.shape) for name, array in stored.items()} != shapes:
             raise RunError(f"{folder} is of another model than {opened.folder}.")
-        scale, weights, intercept = (tensors[name].numpy() for name in shapes)
+        scale, weights, intercept = (stored[name] for name in shapes)
         temperature = opened.temperature_of(folder)
         return cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
 
     def save(self, opened: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""
         arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        checkpoint.save(folder, step=0, counters={}, model=tensors, tokenizer_hash=opened.info.tokenizer_hash)
+        checkpoint.save(folder, step=0, counters={}, model=arrays, tokenizer_hash=opened.info.tokenizer_hash)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.exported import SUFFIX, ExportedModel
-from imdb_transformer.store import run
+from imdb_transformer.inference.linear import LinearModel
+from imdb_transformer.inference.plain import PlainModel
+from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import sha256_of
 
 CHUNK = 2000  # texts held at a time when predicting a stream
@@ -70,12 +72,13 @@ class Predictor:
         self.models, self.classes = models, models[0].classes
 
     @classmethod
-    def load(cls, *paths: str | Path, device: str = "auto") -> Self:
+    def load(cls, *paths: str | Path, device: str = "auto", few: bool = False) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "auto" uses a GPU if there is one, "cpu" does not. Raises RunError.
+        `device`: "auto" uses a GPU if there is one, "cpu" does not. `few`: for a few texts, without torch,
+        which takes longer to import than they take. Raises RunError.
         """
-        models = [load_model(Path(path), device) for path in paths]
+        models = [load_model(Path(path), device, few=few) for path in paths]
         for path, model in zip(paths, models, strict=True):
             if model.classes != models[0].classes:
                 raise RunError(
@@ -125,17 +128,17 @@ class Predictor:
         return mean
 
 
-def load_model(path: Path, device: str = "auto") -> Model:
+def load_model(path: Path, device: str = "auto", *, few: bool = False) -> Model:
     """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
     if _is_exported(path):
         return ExportedModel.load(path)
-    # These import torch, which an exported model does not need.
-    from imdb_transformer.inference.linear import LinearModel
-    from imdb_transformer.inference.transformer import TransformerModel
-
     opened, folder = run.locate(path)
     if opened.info.kind == "linear":
         return LinearModel.load(opened, folder)
+    if few:
+        return PlainModel(opened, folder)
+    from imdb_transformer.inference.transformer import TransformerModel  # imports torch
+
     return TransformerModel(opened, folder, device=device)
 
 
@@ -143,10 +146,8 @@ def identity_of(path: Path) -> str:
     """A name and a hash. They differ for models whose predictions may differ. Raises RunError."""
     if _is_exported(path):
         return f"{path.name} {sha256_of(path)}"
-    from imdb_transformer.store.checkpoint import META  # imports torch
-
     opened, folder = run.locate(path)
-    return f"{path.name} {sha256_of(folder / META)} {opened.info.temperature}"
+    return f"{path.name} {sha256_of(folder / checkpoint.META)} {opened.info.temperature}"
 
 
 def _is_exported(path: Path) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from imdb_transformer import hardware
 from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order, length_batches, pad
-from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID, Tokenizer
+from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
@@ -25,11 +25,7 @@ class TransformerModel:
 
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto") -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
-        if opened.info.kind == "encoder":
-            raise RunError(
-                f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it with: "
-                f"imdb-tx train --config base.toml --init-from {opened.folder}"
-            )
+        run.check_classifies(opened)
         config = opened.config
         # With the number of threads of this process, not of the run's training.
         self.hardware = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
@@ -41,7 +37,7 @@ class TransformerModel:
             self.classifier = Classifier(
                 config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
             )
-        weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+        weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
         weights = {name: t for name, t in weights.items() if not name.startswith("star_head.")}
         checkpoint.load_weights(self.classifier, weights, origin=folder)
         self.classifier.to(self.hardware.device).eval()
@@ -81,11 +77,3 @@ def only_transformer(models: Sequence[object]) -> TransformerModel:
         "Explanations and attention need a single transformer's run: not several runs, a linear model or an "
         "exported file."
     )
-
-
-def tokenizer_of(opened: run.Run) -> Tokenizer:
-    """The tokenizer of a run. Raises RunError if it is damaged, or not the one of training."""
-    tokenizer = Tokenizer.load(opened.folder, opened.config.tokenizer)
-    if tokenizer.content_hash != opened.info.tokenizer_hash:
-        raise RunError(f"{opened.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
-    return tokenizer

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and counters on disk, whole or absent, verified when loaded. No pickle.
+"""Checkpoints: arrays and counters on disk, whole or absent, verified when loaded. No pickle, and no torch.
 
 A checkpoint is a folder of
 model.safetensors      the weights to predict with
@@ -10,15 +10,19 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import BaseModel
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.numpy import load_file, save_file
 
 from imdb_transformer.errors import RunError
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
+from imdb_transformer.store.packing import Arrays, unpacked
+
+if TYPE_CHECKING:  # a run's files can be read without torch
+    from torch import Tensor, nn
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 
@@ -34,13 +38,13 @@ class Checkpoint(BaseModel, extra="forbid", frozen=True):
 
 def save(
     folder: Path, *, step: int, counters: Mapping[str, Any], tokenizer_hash: str,
-    model: Mapping[str, Tensor], training: Mapping[str, Tensor] | None = None, former: Path | None = None,
+    model: Arrays, training: Arrays | None = None, former: Path | None = None,
 ) -> None:  # fmt: skip
     """Writes a checkpoint to `folder`. Then the old one is renamed to `former`, or deleted."""
     with whole_folder(folder, former=former) as temporary:
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
-        for name, tensors in contents.items():
-            _write(temporary / name, tensors)
+        for name, arrays in contents.items():
+            _write(temporary / name, arrays)
         hashes = {name: sha256_of(temporary / name) for name in contents}
         meta = Checkpoint(
             step=step, counters=dict(counters), tokenizer_hash=tokenizer_hash, file_hashes=hashes
@@ -48,11 +52,16 @@ def save(
         write_json(temporary / META, meta)
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def arrays_of(tensors: "Mapping[str, Tensor]") -> Arrays:
+    """Tensors of any device as arrays."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _write(path: Path, arrays: Arrays) -> None:
     path.touch()
     mode = path.stat().st_mode  # by the umask; safetensors gives its files to their owner only
     try:
-        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, path)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
         path.chmod(mode)
     except SafetensorError as error:  # its text holds the system's error
         number = re.search(r"os error (\d+)", str(error))
@@ -78,26 +87,26 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     return meta
 
 
-def load_tensors(folder: Path, name: str, meta: Checkpoint) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint, its hash verified. Raises RunError and PermissionError."""
+def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
+    """The arrays of one file of a checkpoint, its hash verified. Raises RunError and PermissionError."""
     path = folder / name
     if name not in meta.file_hashes:
         raise RunError(f"{folder} has no {name}: training continues from a run's checkpoints/last.")
     try:
         if sha256_of(path) != meta.file_hashes[name]:
             raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")
-        return load_file(path)
+        return unpacked(load_file(path))
     except PermissionError:  # no damage: another user may read it
         raise
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
 
 
-def check_same(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Raises RunError if tensors of a file differ in name or shape from those of the run's model."""
-    for name in expected.keys() | tensors.keys():
+def check_same(expected: "Mapping[str, Tensor]", arrays: Arrays, *, origin: Path) -> None:
+    """Raises RunError if arrays of a file differ in name or shape from the tensors of the run's model."""
+    for name in expected.keys() | arrays.keys():
         in_model = tuple(expected[name].shape) if name in expected else "absent"
-        in_file = tuple(tensors[name].shape) if name in tensors else "absent"
+        in_file = arrays[name].shape if name in arrays else "absent"
         if in_model != in_file:
             raise RunError(
                 f"{origin} is of another model than the run's config: {name} is {in_file} in the file and "
@@ -105,7 +114,9 @@ def check_same(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *,
             )
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Copies tensors into a model's parameters. Raises RunError if names or shapes differ."""
-    check_same(model.state_dict(), tensors, origin=origin)
-    model.load_state_dict(tensors)
+def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
+    """Copies arrays into a model's parameters. Raises RunError if names or shapes differ."""
+    import torch
+
+    check_same(model.state_dict(), arrays, origin=origin)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -211,6 +211,15 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 
 
+def check_classifies(opened: Run) -> None:
+    """Raises RunError for an encoder, which has no classes yet."""
+    if opened.info.kind == "encoder":
+        raise RunError(
+            f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it with: "
+            f"imdb-tx train --config base.toml --init-from {opened.folder}"
+        )
+
+
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):

@@ -61,4 +61,4 @@ def _check_metrics(opened: run.Run) -> None:
 def _check_checkpoint(opened: run.Run, folder: Path) -> None:
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     for name in meta.file_hashes:
-        checkpoint.load_tensors(folder, name, meta)
+        checkpoint.load_arrays(folder, name, meta)

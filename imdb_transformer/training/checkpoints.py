@@ -17,6 +17,7 @@ from imdb_transformer.errors import ResourceError, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.files import recover_folder
+from imdb_transformer.store.packing import Arrays
 from imdb_transformer.training.step import Learner, load_state, training_state
 
 
@@ -96,7 +97,7 @@ def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
         step=counters.step,
         counters=counters.model_dump(),
         tokenizer_hash=current.info.tokenizer_hash,
-        model=learner.averaged.state_dict(),
+        model=checkpoint.arrays_of(learner.averaged.state_dict()),
     )
 
 
@@ -107,8 +108,8 @@ def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
         step=counters.step,
         counters=counters.model_dump(),
         tokenizer_hash=current.info.tokenizer_hash,
-        model=learner.averaged.state_dict(),
-        training=training_state(learner),
+        model=checkpoint.arrays_of(learner.averaged.state_dict()),
+        training=checkpoint.arrays_of(training_state(learner)),
         former=current.checkpoints / run.PREVIOUS,
     )
 
@@ -186,14 +187,12 @@ def check_space(folder: Path, learner: Learner) -> None:
         )
 
 
-def _read(
-    current: run.Run, folder: Path, learner: Learner
-) -> tuple[Counters, dict[str, Tensor], dict[str, Tensor]]:
+def _read(current: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Arrays, Arrays]:
     """Counters, weights and training state of a checkpoint that fits the learner. Raises RunError."""
     meta = checkpoint.read_meta(folder, tokenizer_hash=current.info.tokenizer_hash)
-    weights = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+    weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
     checkpoint.check_same(learner.averaged.state_dict(), weights, origin=folder)
-    state = checkpoint.load_tensors(folder, checkpoint.TRAINING, meta)
+    state = checkpoint.load_arrays(folder, checkpoint.TRAINING, meta)
     checkpoint.check_same(training_state(learner), state, origin=folder)
     return counters_of(meta), weights, state
 

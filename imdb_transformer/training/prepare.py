@@ -13,10 +13,9 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run

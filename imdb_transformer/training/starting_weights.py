@@ -9,9 +9,8 @@ from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of
 from imdb_transformer.errors import RunError
-from imdb_transformer.inference.transformer import tokenizer_of
 from imdb_transformer.store import checkpoint, run
 
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
@@ -68,7 +67,7 @@ def load_encoder(model: nn.Module, path: Path) -> None:
     """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is."""
     opened, folder = run.locate(path)
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
-    tensors = checkpoint.load_tensors(folder, checkpoint.MODEL, meta)
+    tensors = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
     prefix = "encoder."
     encoder = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     checkpoint.load_weights(model.get_submodule("encoder"), encoder, origin=folder)

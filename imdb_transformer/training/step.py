@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import Config
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
+from imdb_transformer.store.packing import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import OBJECTIVES, Metrics
 from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
@@ -134,15 +134,13 @@ def training_state(learner: Learner) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_state(
-    learner: Learner, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], *, step: int
-) -> None:
+def load_state(learner: Learner, weights: Arrays, state: Arrays, *, step: int) -> None:
     """Restores a learner to its state after `step` steps, from its weights and its `training_state`."""
-    learner.averaged.load_state_dict(weights)
+    learner.averaged.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     for name, parameter in learner.model.named_parameters():
-        parameter.copy_(state.get(f"weights.{name}", weights[name]))
+        parameter.copy_(torch.from_numpy(state.get(f"weights.{name}", weights[name])))
     for name, tensor in moments(learner.optimizers, learner.model).items():
-        tensor.copy_(state[name])
+        tensor.copy_(torch.from_numpy(state[name]))
     for optimizer in learner.optimizers:
         for values in optimizer.state.values():
             if "step" in values:  # AdamW corrects its moments' bias by it; Muon does not count
