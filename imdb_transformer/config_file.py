@@ -3,6 +3,7 @@
 `dump` writes the whole config, with all defaults. A run directory holds it.
 """
 
+import copy
 import difflib
 import re
 import reprlib
@@ -50,13 +51,32 @@ def load(name: str, overrides: Iterable[str] = ()) -> Config:
 
 def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
+    overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        _apply(tree, override)
+        set_by[_apply(overridden, override)] = f"--set {override}"
+    if not (problems := _problems(overridden)):
+        return Config.model_validate(overridden)
+    before = [_sentence(problem) for problem in _problems(tree)]
+    lines = []
+    for problem in problems:
+        sentence = _sentence(problem)
+        culprit = origin if sentence in before else _culprit(problem["loc"], set_by)
+        lines.append(f"{culprit}: {sentence}")
+    raise ConfigError("\n".join(lines))
+
+
+def _problems(tree: dict[str, Any]) -> list[Any]:
     try:
-        return Config.model_validate(tree)
+        Config.model_validate(tree)
     except ValidationError as error:
-        lines = [f"{origin}: {_sentence(problem)}" for problem in error.errors()]
-        raise ConfigError("\n".join(lines)) from None
+        return list(error.errors())
+    return []
+
+
+def _culprit(location: tuple[Any, ...], set_by: dict[str, str]) -> str:
+    """The override of a key; if a section or the whole config does not fit, all overrides in it."""
+    where = "".join(f"{part}." for part in location)
+    return " ".join(override for key, override in set_by.items() if f"{key}.".startswith(where))
 
 
 def dump(config: Config) -> str:
@@ -99,7 +119,8 @@ def _parsed_yaml(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
+def _apply(tree: dict[str, Any], override: str) -> str:
+    """Sets a key in nested dicts, and returns its name."""
     name, equals, value = override.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
@@ -108,6 +129,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     if not isinstance(values, dict):
         raise ConfigError(f"--set {override}: {section} is not a section.")
     values[key] = _value(value.strip())
+    return f"{section}.{key}"
 
 
 def _value(text: str) -> Any:

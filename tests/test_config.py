@@ -145,3 +145,33 @@ def test_every_key_stands_in_the_readme_with_its_default_and_meaning(key: str) -
     default = json.dumps(getattr(values, name))
     meaning = type(values).model_fields[name].description
     assert f"| `{key}` | `{default}` | {meaning} |" in (ROOT / "configs" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.lr=-1"], "--set train.lr=-1: train.lr: "),
+        (["train.seed=1", "train.lrr=1"], "--set train.lrr=1: unknown key train.lrr"),
+        (["trian.lr=1"], "--set trian.lr=1: unknown key trian"),
+        (
+            ["train.lr=1e-3", "tokenizer.max_length=8"],
+            "--set tokenizer.max_length=8: tokenizer: tail_length (256)",
+        ),
+        (["train.patience=1"], "--set train.patience=1: config: train.patience has no effect"),
+        (["train.seed=1", "train.lr=nan"], "--set train.lr=nan: train.lr: "),
+    ],
+)
+def test_an_override_is_blamed_and_not_the_file(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config_file.load("base.toml", overrides)
+    assert str(raised.value).startswith(said)
+    assert "base.toml" not in str(raised.value)
+
+
+def test_a_file_is_blamed_for_its_own_faults(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[train]\nlr = -1\n[tokenizer]\ntail_length = 2000\n")
+    with pytest.raises(ConfigError) as raised:
+        config_file.load(str(path), ["tokenizer.vocab_size=500", "train.seed=-1"])
+    told = str(raised.value).splitlines()
+    assert [line.split(": ")[0] for line in told] == [str(path), "--set train.seed=-1", str(path)]

@@ -115,7 +115,7 @@ def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
         _, told = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert b"and saved. Continue with: imdb-tx pretrain --resume" in told
+    assert b"; saved. Continue with:\n  imdb-tx pretrain --resume" in told
     assert run.open_run(path).info.status == "interrupted"
     ended = done(torchrun(2, "pretrain", "--resume", path))
     assert ended.returncode == 0, ended.stderr

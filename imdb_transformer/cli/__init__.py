@@ -14,6 +14,8 @@ from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  
 from imdb_transformer.cli import predict, eval, compare, export, verify  # noqa: A004, F401
 
 # isort: on
+from imdb_transformer import progress
+from imdb_transformer.cli import screen
 from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal
@@ -22,6 +24,7 @@ from imdb_transformer.report import terminal
 def main() -> None:
     """The console script: runs a command, and turns errors into a sentence and an exit code."""
     terminal.guard()
+    progress.watch = screen.tracked
     # Imports create a million objects that stay. With Python's default, searching them for garbage takes an
     # eighth of the time of `predict`.
     gc.set_threshold(20_000)

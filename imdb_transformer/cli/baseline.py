@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.report import summaries
 
@@ -32,6 +32,6 @@ def baseline(
 
     resolved = config_file.load(config, overrides or ())
     folder = run_dir or new_run_dir(f"baseline-{kind}")
-    print(f"fitting {kind} on {resolved.data.source} ...", file=sys.stderr)
+    screen.note(f"fitting {kind} on {resolved.data.source} ...")
     made = make_baseline(folder, resolved, kind)
-    print(made.model_dump_json() if as_json else summaries.baseline(made))
+    screen.show(made.model_dump_json() if as_json else summaries.baseline(made), sys.stdout)

@@ -1,12 +1,11 @@
 """`imdb-tx compare`: measures runs side by side."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
@@ -47,9 +46,9 @@ def compare(
     if html is not None:
         check_page(html)
     hardware.keep_freed_memory()
-    print(f"comparing {len(paths)} runs on {split} ...", file=sys.stderr)
+    screen.note(f"comparing {len(paths)} runs on {split} ...")
     comparison, answers = compare_runs(paths, split)
     if html is not None:  # before stdout, whose reader may leave
         evaluations.write_comparison(html, comparison, answers)
-        print(f"written to {html}", file=sys.stderr)
+        screen.note(f"written to {html}")
     print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))

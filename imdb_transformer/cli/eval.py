@@ -1,13 +1,12 @@
 """`imdb-tx eval`: measures a trained run."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
@@ -54,7 +53,7 @@ def evaluate(
     from imdb_transformer.report import evaluations
 
     hardware.keep_freed_memory()
-    print(f"evaluating {' + '.join(map(str, paths))} on {split} ...", file=sys.stderr)
+    screen.note(f"evaluating {' + '.join(map(str, paths))} on {split} ...")
     data = {"data_dir": data_dir, "source": source, "text_column": text_column, "label_column": label_column}
     answers = answer(paths, split, **data)
     save(answers)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from imdb_transformer.cli import screen
 from imdb_transformer.errors import USER_ERRORS, Interrupted, ResourceError
 
 READER_LEFT = 128 + signal.SIGPIPE
@@ -25,13 +26,15 @@ def exit_on_error() -> Iterator[None]:
         signal.signal(number, _interrupt)
     try:
         yield
+    except Interrupted as stopped:
+        _fail(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        _fail(str(error), error.exit_code)
+        _fail(f"error: {error}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
             raise
-        _fail(sentence, ResourceError.exit_code)
+        _fail(f"error: {sentence}", ResourceError.exit_code)
 
 
 @contextmanager
@@ -62,12 +65,12 @@ def _discard_stdout() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     del frame
-    name = signal.Signals(number).name
-    raise Interrupted(f"{name}: stopped; files written before are whole.", exit_code=128 + number)
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
 
 
 def _fail(sentence: str, exit_code: int) -> None:
-    print(f"error: {sentence}", file=sys.stderr)
+    screen.end(sentence)
     sys.exit(exit_code)
 
 

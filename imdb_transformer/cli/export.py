@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 
 Source = Annotated[
@@ -36,8 +36,8 @@ def export(
     """
     from imdb_transformer.inference.export import export as export_run
 
-    print(f"exporting {path} ...", file=sys.stderr)
+    screen.note(f"exporting {path} ...")
     file = export_run(path, output)
     num_bytes = file.stat().st_size
     text = f'{file}: {num_bytes / 2**20:.1f} MiB\nnext: imdb-tx predict --run {file} "some review"'
-    print(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text)
+    screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text, sys.stdout)

@@ -1,7 +1,6 @@
 """`imdb-tx predict`: classifies reviews, and shows why."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -192,7 +191,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
     from imdb_transformer.inference.explanation import explain
     from imdb_transformer.report import reviews
 
-    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    has_colours = terminal.has_colours(sys.stdout)
     sections = []
     with until_reader_leaves():
         for prediction in predictor(texts, chunk=1):

@@ -1,16 +1,15 @@
 """`imdb-tx tokenize`: trains the tokenizer, and encodes a corpus."""
 
 import json
-import sys
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 
 
 @command(
     options.DATA,
-    """imdb-tx tokenize --config base.toml
-imdb-tx tokenize --config base.toml --set tokenizer.vocab_size=8000""",
+    """imdb-tx tokenize --config scratch.toml
+imdb-tx tokenize --config scratch.toml --set tokenizer.vocab_size=8000""",
 )
 def tokenize(
     config: options.Config = "demo.toml", overrides: options.Overrides = None, as_json: options.Json = False
@@ -29,7 +28,7 @@ def tokenize(
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
     if not resolved.data.validation and "validation" in names:
         names.remove("validation")  # it is part of train
-    print(f"tokenizing {stored.folder} ...", file=sys.stderr)
+    screen.note(f"tokenizing {stored.folder} ...")
     result = encoded.tokenize(resolved, names)
     if as_json:
         reports = {name: split.report.model_dump() for name, split in result.splits.items()}

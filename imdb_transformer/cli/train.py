@@ -3,15 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.report import summaries, terminal
+from imdb_transformer.report import summaries
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
@@ -50,8 +51,8 @@ Test = Annotated[
 
 @command(
     options.TRAINING,
-    """imdb-tx train --config base.toml
-imdb-tx train --config base.toml --set data.source=reviews.csv""",
+    """imdb-tx train --config scratch.toml
+imdb-tx train --config scratch.toml --set data.source=reviews.csv""",
 )
 def train(
     context: typer.Context,
@@ -96,11 +97,13 @@ def train_one(
 ) -> None:  # fmt: skip
     """Trains one run, or shows its cost."""
     from imdb_transformer import config_file
-    from imdb_transformer.distributed import joined
-    from imdb_transformer.training.train import training_steps
 
     config = None if resume else config_file.load(name, overrides or ())
     folder = resume or run_dir or new_run_dir(Path(name).stem)
+    screen.note(f"preparing {folder} ...")  # torch takes seconds to load
+    from imdb_transformer.distributed import joined
+    from imdb_transformer.training.train import training_steps
+
     with joined() as world:
         folder = world.from_first(folder)
         if config is not None and dry_run:
@@ -110,7 +113,7 @@ def train_one(
         steps = training_steps(config, folder, kind, resume=resume is not None, **start)
         result = _finish(folder, steps, world)
         if world.is_first:
-            print(result.model_dump_json() if as_json else summaries.result(result))
+            screen.show(result.model_dump_json() if as_json else summaries.result(result), sys.stdout)
 
 
 def _train_seeds(
@@ -118,11 +121,13 @@ def _train_seeds(
     test: bool, as_json: bool, **start: Any,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
-    from imdb_transformer.distributed import joined
-    from imdb_transformer.training.seeds import seed_trainings, summarise
 
     config = config_file.load(name, overrides or ())
     base = run_dir or Path("runs") / Path(name).stem
+    screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
+    from imdb_transformer.distributed import joined
+    from imdb_transformer.training.seeds import seed_trainings, summarise
+
     with joined() as world:
         runs = seed_trainings(config, base, num_seeds, **start)
         results = [_finish(folder, steps, world) for folder, steps in runs]
@@ -133,28 +138,21 @@ def _train_seeds(
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
     """Takes all steps of a training, and shows them on stderr."""
-    from tqdm import tqdm
-
     from imdb_transformer.training.train import describe, result_of
 
-    screen = terminal.beneath(sys.stderr)
-    if world.is_first:
-        print(f"preparing {folder} ...", file=sys.stderr)
-    update = None
-    bar: Any  # tqdm is generic in its stub and not at run time
-    with tqdm(unit="step", file=screen, disable=None if world.is_first else True, dynamic_ncols=True) as bar:
-        for update in steps:
-            if bar.total is None:
-                if world.is_first:
-                    bar.write(f"training in {describe(folder, world)}", file=screen)
-                # A resumed run's earlier steps took none of this bar's time.
-                bar.initial, bar.n, bar.total = update.step - 1, update.step - 1, update.num_steps
+    if (first := next(steps, None)) is None:
+        screen.note(f"{folder} is finished already")
+        return result_of(folder)
+    done, total = first.step - 1, first.num_steps
+    screen.note(f"training in {describe(folder, world)}")
+    if done:
+        screen.note(f"{done:,} of {total:,} steps were done before; continuing from there")
+    with screen.bar("step", total, done=done) as bar:
+        for update in chain([first], steps):
             bar.set_postfix_str(summaries.postfix(update), refresh=False)
             bar.update()
-            if update.saved and world.is_first:
-                bar.write(summaries.progress(update), file=screen)
-    if update is None and world.is_first:
-        print(f"{folder} is finished already", file=sys.stderr)
+            if update.saved:
+                screen.note(summaries.progress(update))
     return result_of(folder)
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
 from imdb_transformer.errors import DataError
+from imdb_transformer.progress import tracked
 
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
 MAX_REVIEW_BYTES = 4 << 20
@@ -27,6 +28,7 @@ TIMEOUT_SECONDS = 30
 
 REVIEW = re.compile(r"(?:^|/)(train|test)/([^/]+)/[^/]+\.txt$")
 UNLABELLED_FOLDER = "unsup"
+READING = "reading file"
 
 
 def is_url(source: str) -> bool:
@@ -67,7 +69,7 @@ def read_archive(path: Path, *, origin: str = "") -> Reviews:
         with gzip.open(path) if is_gzip else path.open("rb") as file:
             stream = _Guarded(file, origin)  # type: ignore[arg-type]
             with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-                reviews = _collect(_members(archive, origin), origin)
+                reviews = _collect(tracked(_members(archive, origin), READING), origin)
             while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
                 pass
             return reviews
@@ -112,7 +114,8 @@ def read_tree(root: Path) -> Reviews:
     """Reviews of a `{train,test}/CLASS/*.txt` tree, such as the unpacked archive."""
     paths = sorted(root.glob("t*/*/*.txt"))
     matches = ((path, REVIEW.search(path.as_posix())) for path in paths)
-    return _collect(((match, path.read_bytes()) for path, match in matches if match), str(root))
+    files = ((match, path.read_bytes()) for path, match in tracked(matches, READING, len(paths)) if match)
+    return _collect(files, str(root))
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[re.Match[str], bytes]]:

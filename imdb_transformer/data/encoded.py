@@ -20,6 +20,7 @@ from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_spli
 from imdb_transformer.data.reviews import Rows, in_chunks
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
+from imdb_transformer.progress import tracked
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json, write_whole
 from imdb_transformer.store.locks import one_at_a_time
 
@@ -138,7 +139,9 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
             if not _is_whole(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 texts = (text for name in members for text in read_split(corpus, name).texts)
-                Tokenizer.train(texts, config.tokenizer).save(folder)
+                num_texts = sum(stored_split(corpus, name).num_rows for name in members)
+                counted = tracked(texts, "learning the tokenizer from review", num_texts)
+                Tokenizer.train(counted, config.tokenizer).save(folder)
                 write_whole(folder / SEAL, sha256_of(folder / FILE_NAME).encode())
     return Tokenizer.load(folder, config.tokenizer)
 
@@ -190,7 +193,8 @@ def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
     reviews, num_tokens, labels = [], [], []
     for part in parts:
         labels += part.labels
-        for texts in in_chunks(part.texts, CHUNK):
+        num_chunks = -(-len(part.texts) // CHUNK)  # more, if texts are long
+        for texts in tracked(in_chunks(part.texts, CHUNK), "encoding, block", num_chunks):
             for ids in tokenizer.encode_whole(texts):
                 num_tokens.append(len(ids))
                 reviews.append(tokenizer.cut(ids).astype(dtype))

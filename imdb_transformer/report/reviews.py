@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imdb_transformer.report.page import write_page
 from imdb_transformer.report.tables import one_line
-from imdb_transformer.report.terminal import visible
+from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.inference.attention import Attention
@@ -18,7 +18,6 @@ NUM_DECIDING = 5  # words for and against, as text
 MAP_WIDTH, NAME_WIDTH = 30, 12  # of a heat map as text: words, characters of a word
 SHADES = " ░▒▓█"
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
-GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 GREEN_RGB, RED_RGB, BLUE_RGB = "0 160 60", "220 40 40", "59 125 216"
 LEGEND = "Words on green speak for the class in the first line, words on red for the class in the second."
 

@@ -75,10 +75,8 @@ def estimate(cost: "Estimate") -> str:
 
 
 def postfix(update: "Update") -> str:
-    """Text behind the progress bar."""
-    result = update.result
-    metrics = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in result.metrics.items())
-    return f"loss {result.loss:.3f}{metrics}, {update.tokens_per_second / 1000:.1f}k tokens/s"
+    """Text behind the progress bar, short enough for 80 columns."""
+    return f"loss {update.result.loss:.3f}"
 
 
 def progress(update: "Update") -> str:
@@ -95,12 +93,12 @@ def progress(update: "Update") -> str:
 
 def result(ended: "TrainingResult") -> str:
     """The last lines of a training: the run, its score, and the next command."""
-    cost = f"{duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
+    cost = f"training took {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
         command = f"imdb-tx train --config base.toml --init-from {ended.run}"
-        return f"{ended.run}: {ended.num_steps:,} steps; {cost}\nnext: {command}"
+        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {command}"
     score = _score(ended.validation)
-    return f"{ended.run}: {score}, at step {ended.best_step:,}; {cost}\nnext: imdb-tx eval {ended.run}"
+    return f"{ended.run}: {score}, at step {ended.best_step:,}\n{cost}\nnext: imdb-tx eval {ended.run}"
 
 
 def seeds(summary: "SeedsSummary") -> str:

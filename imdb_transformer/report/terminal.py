@@ -7,6 +7,7 @@ import unicodedata
 from pathlib import Path
 from typing import TextIO
 
+GREEN, RED, YELLOW, CYAN, BOLD, PLAIN = (f"\x1b[{code}m" for code in (32, 31, 33, 36, 1, 0))
 # Controls (C0, C1), formats (bidi marks, zero widths, tags), lone surrogates, line and paragraph separators.
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -50,6 +51,12 @@ def beneath(stream: TextIO) -> TextIO:
     """The unprotected stream, for our own control characters: colours, a progress bar."""
     stream.flush()
     return stream.beneath if isinstance(stream, SafeStream) else stream
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that shows colours, and its user has not declined them (NO_COLOR)."""
+    declined = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not declined
 
 
 def visible(text: str) -> str:

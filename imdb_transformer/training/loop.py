@@ -5,6 +5,7 @@ dropout of (seed, step). So the checkpoint `last` holds tensors and a few counte
 from it equals the run that was never interrupted, bit for bit.
 """
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -112,8 +113,9 @@ def _interrupted(run: Run, step: int, num_steps: int, world: World, stop: StopRe
     checkpoints.mark(run, "interrupted", world)
     world.wait()  # until the first process has written
     number = stop.signal or signal.SIGTERM  # another process received it
+    by = "" if number == signal.SIGINT else f" by {number.name}"
+    command = f"imdb-tx {COMMANDS[run.info.kind]} --resume {shlex.quote(str(run.folder))}"
     return Interrupted(
-        f"{number.name}: stopped after step {step} of {num_steps}, and saved. "
-        f"Continue with: imdb-tx {COMMANDS[run.info.kind]} --resume {run.folder}",
+        f"Stopped{by} at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}",
         exit_code=128 + number,
     )

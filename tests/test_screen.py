@@ -1,0 +1,133 @@
+"""What a person sees in a terminal while a command works: each command runs in a pseudo-terminal."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer import progress
+from imdb_transformer.cli import screen
+
+MAIN = "from imdb_transformer.cli import main; main()"
+
+
+def typed(
+    *arguments: object, cwd: Path, columns: int = 80, keys: dict[bytes, bytes] | None = None,
+    script: str = MAIN, **environment: str,
+) -> tuple[int, str]:  # fmt: skip
+    """Exit code and output of a command in a terminal. `keys` are pressed once their output has been seen."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    command = [sys.executable, "-c", f"import sys; sys.argv[0] = 'imdb-tx'; {script}", *map(str, arguments)]
+    waiting, shown = dict(keys or {}), b""
+    with subprocess.Popen(
+        command, cwd=cwd, stdin=child, stdout=child, stderr=child, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env=os.environ | environment,
+    ) as process:  # fmt: skip
+        os.close(child)
+        while select.select([parent], [], [], 120)[0]:
+            try:
+                part = os.read(parent, 65_536)
+            except OSError:  # Linux: the other side is closed
+                break
+            shown += part
+            for seen in [seen for seen in waiting if re.search(seen, shown)]:
+                os.write(parent, waiting.pop(seen))
+    os.close(parent)
+    return process.returncode, shown.decode()
+
+
+def rows(shown: str) -> list[str]:
+    """The lines as they stand at the end: a carriage return begins a line anew."""
+    shown = re.sub(r"[^\n]*\r\x1b\[2K", "", shown)
+    lines = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown).replace("\r\n", "\n").split("\n")
+    result = []
+    for line in lines:
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        result.append("".join(cells).rstrip())
+    return result
+
+
+def frames(shown: str) -> list[str]:
+    """Each state of the progress bar."""
+    return [part for part in re.split("[\r\n]", shown) if "left" in part]
+
+
+def test_a_training_in_a_terminal_has_whole_lines_and_stops_and_goes_on_in_sentences(
+    config_path: Path, tmp_path: Path
+) -> None:
+    options = ("--config", config_path, "--run-dir", "run", "--set", "train.epochs=40")
+    stop = {rb"epoch 2": b"\x03"}
+    code, shown = typed("train", *options, cwd=tmp_path, keys=stop)
+    assert code == 130
+    first, second, *middle, told, command = (row for row in rows(shown) if row)
+    assert (first, second.partition(" on ")[0]) == ("preparing run ...", "training in run")
+    assert all(line.startswith("step ") for line in middle)
+    assert re.fullmatch(r"Stopped at step \d+ of \d+; saved\. Continue with:", told)
+    assert command == "  imdb-tx train --resume run"
+    assert all(len(frame) < 80 and "?" not in frame for frame in frames(shown)[1:])
+    assert re.search(r"step \d+ of \d+ .*\d\d:\d\d left, loss \d", shown)
+    assert "error" not in shown
+    code, shown = typed("train", "--resume", "run", cwd=tmp_path, columns=120, NO_COLOR="1")
+    assert code == 0
+    num_done = re.search(r"step (\d+) of", told)
+    assert num_done is not None
+    assert f"{num_done[1]} of 400 steps were done before; continuing from there" in rows(shown)
+    assert max(len(row) for row in rows(shown)) <= 120
+    assert rows(shown)[-2] == "next: imdb-tx eval run"
+
+
+def test_work_inside_work_has_no_bar_and_no_bar_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)
+    monkeypatch.setattr(progress, "watch", screen.tracked)
+    for _ in progress.tracked(range(3), "outer", 3):
+        assert list(progress.tracked("ab", "inner", 2)) == ["a", "b"]
+        screen.note("a line")
+    assert "outer 1 of 3" in terminal.getvalue()
+    assert "inner" not in terminal.getvalue()
+    assert [row for row in rows(terminal.getvalue()) if row] == ["a line"] * 3
+    assert list(progress.tracked("ab", "after", 2)) == ["a", "b"]
+    assert "after" in terminal.getvalue()
+
+
+def test_an_error_in_the_middle_of_work_is_told_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)
+    work = screen.tracked(range(3), "work", 3)
+    next(iter(work))
+    screen.end("error: it broke.")
+    assert rows(terminal.getvalue())[-2:] == ["error: it broke.", ""]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_only_a_terminal_that_wants_colours_has_them(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for stream, expected in ((Terminal(), coloured), (io.StringIO(), False)):
+        screen.show("error: no", stream)
+        assert ("\x1b[1m\x1b[31merror:\x1b[0m no" in stream.getvalue()) == expected
