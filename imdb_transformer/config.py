@@ -107,7 +107,7 @@ class TrainConfig(Section):
     lr: PositiveFloat = 6e-4
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "muon"
-    """`adamw`, or `muon` for the matrices of the encoder's blocks and AdamW for all else"""
+    """`adamw`, or `muon` for the matrices of the blocks and AdamW for all else"""
     muon_lr_scale: PositiveFloat = 1.5
     """Muon's learning rate as a share of the other parameters'"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
@@ -143,6 +143,8 @@ class TrainConfig(Section):
 class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
+    objective: Literal["masked", "causal", "causal_backward", "denoise"] = "masked"
+    """guess `masked` tokens, the next (`causal`), the one before (`causal_backward`), or all (`denoise`)"""
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """share of tokens hidden behind `[MASK]` at the start"""
     final_mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -165,6 +167,8 @@ class Config(Section):
         model, train = self.model, self.train
         if model.positions == "rotary" and model.head_width % 2:
             raise ValueError(f"rotary positions turn pairs: head_width must be even, not {model.head_width}")
+        if self.pretrain.objective == "causal_backward" and model.bigram_buckets:
+            raise ValueError('a bigram shows the token before: "causal_backward" needs bigram_buckets = 0')
         if train.patience and train.best_by == "last":
             raise ValueError('train.patience has no effect with best_by = "last": the latest is the best')
         if train.patience and not self.data.validation:

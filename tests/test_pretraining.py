@@ -23,7 +23,7 @@ from imdb_transformer.training.plan import Batch, gather
 from imdb_transformer.training.prepare import make_language_model, prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.train import begin
-from imdb_transformer.training.validation import masked_score
+from imdb_transformer.training.validation import token_score
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
@@ -45,8 +45,11 @@ def test_the_masked_loss_falls_on_the_demo_corpus(tmp_path: Path, source: Path) 
     assert held_out[-1] < 0.8 * held_out[0]
 
 
-def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny("train.ema_decay=0.9")
+@pytest.mark.parametrize("objective", ["masked", "causal", "denoise"])
+def test_resumed_pretraining_equals_the_uninterrupted_one_bit_for_bit(
+    tiny: Tiny, tmp_path: Path, objective: str
+) -> None:
+    config = tiny("train.ema_decay=0.9", f"pretrain.objective={objective}")
     whole = pretrained(config, tmp_path / "whole")
     with pytest.raises(Interrupted, match="imdb-tx pretrain --resume"):
         pretrained(config, tmp_path / "parts", 5)
@@ -87,6 +90,17 @@ def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tm
     names = [name for name in saved if name.startswith("encoder.")]
     assert names
     assert all(torch.equal(saved[name], first[name]) for name in names)
+
+
+@pytest.mark.parametrize("objective", ["causal", "causal_backward", "denoise"])
+def test_fine_tuning_takes_the_encoder_of_any_objective(tiny: Tiny, tmp_path: Path, objective: str) -> None:
+    options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
+    origin = pretrained(tiny(*options, f"pretrain.objective={objective}"), tmp_path / "origin")
+    assert all("token_accuracy" in line for line in metrics.read(origin.folder) if "loss" in line)
+    model = prepare(tiny(), "classifier", CPU, init_from=origin.folder).model
+    saved = load_file(origin.checkpoint("best") / "model.safetensors")
+    for name, tensor in model.get_submodule("encoder").state_dict().items():
+        assert torch.equal(saved[f"encoder.{name}"], tensor)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +300,8 @@ def test_the_held_out_loss_is_that_of_the_whole_vocabulary_at_fixed_masks(tiny: 
     assert isinstance(model, LanguageModel)
     assert split is not None
     torch.manual_seed(1)
-    first = masked_score(model, split, CPU)
-    assert masked_score(model, split, CPU) == first  # neither dropout nor other masks
+    first = token_score(model, "masked", split, CPU)
+    assert token_score(model, "masked", split, CPU) == first  # neither dropout nor other masks
     generator = torch.Generator().manual_seed(0)
     model.eval()
     losses = []
@@ -307,14 +321,16 @@ def test_validation_has_no_effect_on_the_weights_of_pretraining(
 ) -> None:
     config = tiny("train.epochs=1")
     whole = pretrained(config, tmp_path / "whole").folder
-    monkeypatch.setattr(validation, "masked_score", lambda *_: Score(accuracy=0.0, loss=1e9))
+    monkeypatch.setattr(validation, "token_score", lambda *_: Score(accuracy=0.0, loss=1e9))
     other = pretrained(config, tmp_path / "other").folder
     assert [line["validation"]["loss"] for line in metrics.read(other) if "validation" in line] == [1e9] * 2
     last = "checkpoints/last/model.safetensors"
     assert (whole / last).read_bytes() == (other / last).read_bytes()
 
 
-def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path) -> None:
-    shown = imdb_tx("pretrain", "--config", config_path, "--dry-run", "--run-dir", tmp_path / "run")
+@pytest.mark.parametrize("objective", ["masked", "causal", "denoise"])
+def test_dry_run_of_pretraining_shows_its_cost(config_path: Path, tmp_path: Path, objective: str) -> None:
+    command = ("pretrain", "--config", config_path, "--set", f"pretrain.objective={objective}")
+    shown = imdb_tx(*command, "--dry-run", "--run-dir", tmp_path / "run")
     assert "nothing was trained" in shown.stdout
     assert not (tmp_path / "run").exists()

@@ -53,15 +53,20 @@ class SelfAttention(nn.Module):
         return self.project_out(select(heads, rows))
 
 
-def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
+def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype, direction: int = 0) -> Tensor:
     """(N, S, T) to add to scores: very negative on padding and beyond the neighbourhood, else zero.
 
     `mask` (B, L) is true on tokens. Full attention has radius 0 and a bias of (B, 1, L). All layers share it.
+    With `direction` 1, as in a decoder, a position sees only itself and those to its left; with -1 those to
+    its right. The bias of full attention is then (B, L, L).
     """
     # Finite: a query without any key (padding far from all tokens) then gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2
     if not radius:
         allowed = mask[:, None]
+        if direction:
+            position = torch.arange(mask.shape[1], device=mask.device)
+            allowed = allowed & (direction * (position[:, None] - position) >= 0)
     else:
         # Each position's review, numbered from 1; 0 for padding, which no token sees.
         review = torch.arange(1, mask.shape[0] + 1, device=mask.device)[:, None]
@@ -69,6 +74,7 @@ def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype) -> Tensor:
         keys = review.unfold(0, 4 * radius, 2 * radius)  # (N, 4r)
         queries = keys[:, radius:-radius, None]  # (N, 2r, 1)
         position = torch.arange(4 * radius, device=mask.device)
-        near = (position[radius:-radius, None] - position).abs() <= radius
+        distance = position[radius:-radius, None] - position  # (2r, 4r)
+        near = (distance.abs() <= radius) & (direction * distance >= 0)
         allowed = (queries == keys[:, None]) & near
     return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, never)

@@ -33,15 +33,18 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, mask: Tensor, dtype: torch.dtype, rows: Tensor | None = None, direction: int = 0
+    ) -> Tensor:
         """(B, L) ids and mask (true on tokens) -> (B, L, D) features in `dtype`.
 
         With `rows` (R,), positions counted over the whole batch, it returns the features (R, D) of these
-        alone. The others are not computed beyond the last attention.
+        alone. The others are not computed beyond the last attention. `direction` is that of `attention_bias`.
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, min(self.radius, length), dtype)  # a larger radius sees no more
+        radius = min(self.radius, length)  # a larger one sees no more
+        bias = attention_bias(mask, radius, dtype, direction)
         rotation = None
         if self.config.positions == "rotary":
             rotation = rotary_table(length, self.config.head_width, ids.device, dtype)

@@ -1,4 +1,4 @@
-"""The model of pretraining: an encoder, and a head that guesses tokens from its features.
+"""The model of pretraining: an encoder, and a head that guesses tokens from features.
 
 `training/objectives.py` says what is guessed.
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig, PretrainConfig
+from imdb_transformer.model.decoder import Decoder
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.layers import LayerNorm, Linear
 
@@ -20,7 +21,10 @@ RARE = 1e-3  # added to each id's count: an id that never occurs may still becom
 
 
 class LanguageModel(nn.Module):
-    """An encoder, and a head that shares its weights with the embedding."""
+    """An encoder, and a head that shares its weights with the embedding.
+
+    With the objective "denoise" a decoder stands between them.
+    """
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
     special_ids: Tensor  # ids that spell no text
@@ -39,6 +43,7 @@ class LanguageModel(nn.Module):
         spread = frequency.sqrt()
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
         inclusion[list(special_ids)] = 0  # the embedding of padding must stay zero
+        self.decoder = Decoder(config) if options.objective == "denoise" else None
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 

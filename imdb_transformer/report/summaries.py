@@ -83,8 +83,9 @@ def progress(update: "Update") -> str:
     """One line for each checkpoint: scores on validation, or without that, losses of the last step."""
     validation = update.validation
     if validation is not None:
-        of_what = "held-out masked" if "masked_loss" in update.result.metrics else "validation"
-        scores = f"{of_what} accuracy {percent(validation.accuracy)}  loss {validation.loss:.4f}"
+        of_what = {"masked_accuracy": "held-out masked", "token_accuracy": "held-out token"}
+        kind = next((of_what[name] for name in update.result.metrics if name in of_what), "validation")
+        scores = f"{kind} accuracy {percent(validation.accuracy)}  loss {validation.loss:.4f}"
     else:
         losses = {"loss": update.result.loss, **update.result.metrics}
         scores = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items())

@@ -9,6 +9,7 @@ Shapes: B batch, L length, D model width, C classes, M guessed positions.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,8 @@ from imdb_transformer.training.plan import Batch
 Metrics = dict[str, tuple[Tensor, int]]
 # Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not filling.
 Guesses = tuple[Tensor, Tensor, int]
+
+REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would triple the head's cost
 
 
 def classification(
@@ -60,11 +63,10 @@ def masked(
 ) -> Metrics:
     """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
 
-    Their share changes in a line as training goes on (Ankner et al. 2024). `loss` divides by the expected
-    number of masked tokens, which does not depend on the draw; `masked_loss` divides by their actual number.
+    `loss` divides by the expected number of masked tokens, which does not depend on the draw; `masked_loss`
+    divides by their actual number.
     """
-    options = config.pretrain
-    share = options.mask_fraction + progress * (options.final_mask_fraction - options.mask_fraction)
+    share = mask_share(config, progress)
     features, targets, num_masked = masked_tokens(model, batch, dtype, share)
     loss, num_correct = model.sampled(features, targets, num_masked)
     return {
@@ -85,6 +87,69 @@ def masked_tokens(
     return features, batch.ids.flatten()[rows], num_guessed
 
 
+def causal(
+    model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, _progress: float
+) -> Metrics:
+    """Cross-entropy of each token, given those before it (Radford et al. 2018, 3.1), or those after it."""
+    direction = 1 if config.pretrain.objective == "causal" else -1
+    features, targets, number = next_tokens(model, batch, dtype, 1.0, direction=direction)
+    loss, num_correct = model.sampled(features, targets, number)
+    return {"loss": (loss, number), "token_accuracy": (num_correct, number)}
+
+
+def next_tokens(
+    model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
+    generator: torch.Generator | None = None, *, direction: int = 1,
+) -> Guesses:  # fmt: skip
+    """A random `share` of the tokens is guessed, each from those before it, or with -1 from those after it.
+
+    The first one is guessed from `[MASK]`. No piece stands for the end: the model does not learn where a
+    review ends.
+    """
+    rows, num_guessed = rows_of(random_tokens(batch, share, generator))
+    features = model.encoder(shifted(batch, direction), batch.mask, dtype, rows, direction)
+    return features, batch.ids.flatten()[rows], num_guessed
+
+
+def denoise(
+    model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
+) -> Metrics:
+    """Cross-entropy of tokens of the review that a decoder rewrites (Lewis et al. 2020, "BART").
+
+    The encoder reads the review with a share of its tokens hidden behind `[MASK]`, as in `masked`.
+    """
+    features, targets, number = rewritten_tokens(model, batch, dtype, mask_share(config, progress))
+    loss, num_correct = model.sampled(features, targets, number)
+    return {"loss": (loss, number), "token_accuracy": (num_correct, number)}
+
+
+def rewritten_tokens(
+    model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
+    generator: torch.Generator | None = None,
+) -> Guesses:  # fmt: skip
+    """The decoder guesses some tokens, hidden or not, from those before them and the encoder's features."""
+    assert model.decoder is not None
+    hidden = random_tokens(batch, share, generator)
+    memory = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
+    rows, num_guessed = rows_of(random_tokens(batch, REWRITTEN, generator))
+    written = model.encoder.embedding(shifted(batch), dtype)
+    return model.decoder(written, memory, batch.mask, rows), batch.ids.flatten()[rows], num_guessed
+
+
+def mask_share(config: Config, progress: float) -> float:
+    """The share of tokens to hide, which changes in a line as training goes on (Ankner et al. 2024)."""
+    options = config.pretrain
+    return options.mask_fraction + progress * (options.final_mask_fraction - options.mask_fraction)
+
+
+def shifted(batch: Batch, direction: int = 1) -> Tensor:
+    """(B, L): the id before each position, or with -1 the id after it; `[MASK]` beyond the review."""
+    if direction > 0:
+        return F.pad(batch.ids[:, :-1], (1, 0), value=MASK_ID)
+    is_last = ~F.pad(batch.mask[:, 1:], (0, 1))
+    return F.pad(batch.ids[:, 1:], (0, 1)).masked_fill(is_last, MASK_ID)
+
+
 def random_tokens(batch: Batch, share: float, generator: torch.Generator | None = None) -> Tensor:
     """(B, L): true on a random `share` of the tokens, at least one, never on a special one."""
     eligible = batch.mask & (batch.ids != MASK_ID)
@@ -99,5 +164,22 @@ def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
     return rounded_up(rows), len(rows)
 
 
-OBJECTIVES: dict[Kind, Callable[..., Metrics]] = {"classifier": classification, "encoder": masked}
-"""The objective of each kind of run"""
+OBJECTIVES: dict[str, Callable[..., Metrics]] = {
+    "classification": classification,
+    "masked": masked,
+    "causal": causal,
+    "causal_backward": causal,
+    "denoise": denoise,
+}
+GUESSES: dict[str, Callable[..., Guesses]] = {
+    "masked": masked_tokens,
+    "causal": next_tokens,
+    "causal_backward": partial(next_tokens, direction=-1),
+    "denoise": rewritten_tokens,
+}
+"""What each objective of pretraining guesses"""
+
+
+def objective_of(kind: Kind, config: Config) -> Callable[..., Metrics]:
+    """What a run of a kind minimises."""
+    return OBJECTIVES["classification" if kind == "classifier" else config.pretrain.objective]

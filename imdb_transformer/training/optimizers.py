@@ -39,7 +39,7 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     """The optimisers of a model before their first step. Their moments exist already, as zeros.
 
-    With `optimizer = "muon"` the matrices of the encoder's blocks are Muon's: each update is their
+    With `optimizer = "muon"` the matrices of the blocks are Muon's: each update is their
     momentum made orthogonal (Jordan et al. 2024), scaled to the size that AdamW's would have (Liu et al.
     2025, "Muon is scalable for LLM training", 2.2).
     """
@@ -86,7 +86,11 @@ def num_moments(model: nn.Module, config: TrainConfig) -> int:
 
 
 def _is_muons(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    return config.optimizer == "muon" and name.startswith("encoder.blocks.") and parameter.ndim == 2
+    return (
+        config.optimizer == "muon"
+        and name.startswith(("encoder.blocks.", "decoder.blocks."))
+        and parameter.ndim == 2
+    )
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:

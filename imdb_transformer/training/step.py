@@ -13,7 +13,7 @@ from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.store.packing import Arrays
 from imdb_transformer.store.run import Kind
-from imdb_transformer.training.objectives import OBJECTIVES, Metrics
+from imdb_transformer.training.objectives import Metrics, objective_of
 from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
 from imdb_transformer.training.plan import Batch
 
@@ -57,7 +57,8 @@ def train_step(
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     lr = learning_rate(config, step, num_steps)
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype, step / num_steps)
+    objective = objective_of(learner.kind, learner.config)
+    metrics = objective(model, batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
     result, num_units = _summed(metrics, gradients, batch, world, stop)

@@ -12,23 +12,25 @@ from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
-from imdb_transformer.training.objectives import masked_tokens
+from imdb_transformer.training.objectives import GUESSES
 from imdb_transformer.training.plan import gather
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, all_finite
 
-MASK_SHARE = 0.15  # of the held-out tokens, whatever training masks: losses stay comparable
+SHARE = (
+    0.15  # of the held-out tokens is masked or guessed, whatever it is in training: losses stay comparable
+)
 
 
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
     """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite.
 
-    A classifier is scored on labels, an encoder on masked tokens.
+    A classifier is scored on labels, an encoder on the tokens that it guesses.
     """
     model, split, validation = learner.averaged, prepared.validation, None
     if split is not None:
         if isinstance(model, LanguageModel):
-            validation = masked_score(model, split, prepared.hardware)
+            validation = token_score(model, prepared.config.pretrain.objective, split, prepared.hardware)
         else:
             reviews = [split.review(i) for i in range(len(split.labels))]
             validation = score(logits_of(model, reviews, prepared.hardware), split.labels.astype(np.int64))
@@ -40,17 +42,17 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
 
 
 @torch.inference_mode()
-def masked_score(model: LanguageModel, split: EncodedSplit, hardware: Hardware) -> Score:
-    """Accuracy and loss on masked tokens of a split, over the whole vocabulary. The masks never change."""
+def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardware: Hardware) -> Score:
+    """Accuracy and loss on guessed tokens of a split, over the whole vocabulary. The noise never changes."""
     was_training = model.training
     model.eval()
     generator = torch.Generator(hardware.device).manual_seed(0)
-    loss, num_correct, num_masked = 0.0, 0, 0
+    loss, num_correct, num_guessed = 0.0, 0, 0
     for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS):
         batch = gather(split, indices, hardware)
-        features, targets, number = masked_tokens(model, batch, hardware.dtype, MASK_SHARE, generator)
-        sums = model.exact(features, targets, number)
+        guesses = GUESSES[objective](model, batch, hardware.dtype, SHARE, generator)
+        sums = model.exact(*guesses)
         loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
-        num_masked += number
+        num_guessed += guesses[2]
     model.train(was_training)
-    return Score(accuracy=num_correct / max(num_masked, 1), loss=loss / max(num_masked, 1))
+    return Score(accuracy=num_correct / max(num_guessed, 1), loss=loss / max(num_guessed, 1))

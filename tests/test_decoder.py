@@ -1,0 +1,83 @@
+"""Shapes: B batch, L length, H heads, K head width, D model width."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from imdb_transformer.model import plain
+from imdb_transformer.model.decoder import CrossAttention, Decoder, DecoderBlock
+from imdb_transformer.model.positions import rotary_table
+from tests.test_model import a_batch, copy_weights, small
+
+
+@torch.no_grad()
+def copy_decoder_weights(block: DecoderBlock, other: nn.Module) -> None:
+    """Random weights into ours and torch's alike."""
+    cross, theirs = block.cross_attention, other.multihead_attn
+    inner = cross.project_queries.out_features
+    assert isinstance(theirs, nn.MultiheadAttention)
+    pairs = [
+        (cross.project_queries.weight, theirs.in_proj_weight[:inner]),
+        (cross.project_queries.bias, theirs.in_proj_bias[:inner]),
+        (cross.project_memory.weight, theirs.in_proj_weight[inner:]),
+        (cross.project_memory.bias, theirs.in_proj_bias[inner:]),
+        (cross.project_out.weight, theirs.out_proj.weight),
+        (cross.project_out.bias, theirs.out_proj.bias),
+        (block.cross_norm.weight, other.norm2.weight),
+        (block.cross_norm.bias, other.norm2.bias),
+    ]
+    other.norm2, other.norm3 = (
+        other.norm3,
+        other.norm2,
+    )  # torch's second norm of an encoder's block is its third
+    copy_weights(block, other)  # type: ignore[arg-type]
+    other.norm2, other.norm3 = other.norm3, other.norm2
+    for mine, yours in pairs:
+        yours.copy_(mine.normal_(std=0.3))
+
+
+@pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
+def test_decoder_equals_torchs_with_the_same_weights(norm: str, activation: str) -> None:
+    config = small(attention="full", positions="none", norm=norm, activation=activation)
+    ours = Decoder(config).eval()
+    layer = nn.TransformerDecoderLayer(
+        config.width, config.num_heads, config.feedforward_width, dropout=0.0, activation=activation,
+        batch_first=True, norm_first=norm == "pre",
+    )  # fmt: skip
+    final = nn.LayerNorm(config.width) if norm == "pre" else None
+    theirs = nn.TransformerDecoder(layer, config.num_layers, norm=final).eval()
+    for block, other in zip(ours.blocks, theirs.layers, strict=True):
+        assert isinstance(block, DecoderBlock)
+        copy_decoder_weights(block, other)
+    _, mask = a_batch([10, 4], 10)
+    x, memory = torch.randn(2, 10, config.width), torch.randn(2, 10, config.width)
+    later = torch.ones(10, 10, dtype=torch.bool).triu(1)
+    expected = theirs(x, memory, tgt_mask=later, tgt_key_padding_mask=~mask, memory_key_padding_mask=~mask)
+    torch.testing.assert_close(ours(x, memory, mask)[mask], expected[mask], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_selected_positions_of_a_decoder_equal_those_computed_with_all(norm: str) -> None:
+    decoder = Decoder(small(norm=norm))
+    _, mask = a_batch([30, 7, 20], 32)
+    x, memory = torch.randn(3, 32, 12), torch.randn(3, 32, 12)
+    rows = torch.tensor([3, 40, 65, 3])
+    torch.testing.assert_close(decoder(x, memory, mask, rows), decoder(x, memory, mask).flatten(0, 1)[rows])
+
+
+def test_cross_attention_with_rotary_positions_equals_a_loop_over_heads() -> None:
+    config = small(head_width=6)
+    layer = CrossAttention(config)
+    x, memory = torch.randn(9, config.width), torch.randn(9, config.width)
+    rotation = rotary_table(9, config.head_width, x.device, x.dtype)
+    keys, values = layer.project_memory(memory).chunk(2, dim=1)
+    parts = (part.split(6, dim=1) for part in (layer.project_queries(x), keys, values))
+    heads = [attended(q, k, v) for q, k, v in zip(*parts, strict=True)]
+    ours = layer(x[None], memory[None], torch.zeros(1, 1, 9), rotation)[0]
+    torch.testing.assert_close(ours, layer.project_out(torch.cat(heads, dim=1)))
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (plain.rotated(q) @ plain.rotated(k).T / math.sqrt(q.shape[1])).softmax(1) @ v
