@@ -37,9 +37,9 @@ def test_a_dry_run_estimates_a_models_memory_within_a_factor_of_two(tmp_path: Pa
     data = (f"data.source={source}", f"data.data_dir={tmp_path / 'data'}")
     short = ("train.epochs=1", "train.evals_per_epoch=1", "train.num_threads=2")
     said, taken = [], []
-    for name, sizes in (("tiny", tiny), ("base", ())):
+    for name, sizes in (("tiny", tiny), ("scratch", ())):
         sets = [word for override in (*data, *short, *sizes) for word in ("--set", override)]
-        options = ("train", "--config", "base.toml", *sets)
+        options = ("train", "--config", "scratch.toml", *sets)
         told = json.loads(imdb_tx(*options, "--dry-run", "--json").stdout)
         said.append(told["estimate"]["memory_bytes"] / 2**20)
         taken.append(peak_mib(*options, "--run-dir", tmp_path / name))

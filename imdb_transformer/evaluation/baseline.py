@@ -85,12 +85,12 @@ def fit(
         parts = [_regression(features, target, weighting) for target in targets]
     else:
         scale = np.ones(len(ngrams), np.float32)
-        parts = [naive_bayes_weights(counts, target) for target in targets]
+        parts = [_naive_bayes_weights(counts, target) for target in targets]
     weights, intercepts = map(np.array, zip(*parts, strict=True))
     return LinearModel(weighting, NgramVocabulary(ngrams), scale, weights, intercepts.astype(np.float32))
 
 
-def naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
+def _naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
     """(F,) weights and the intercept of one class, from sparse (N, F) presence of n-grams."""
     ratio = log_count_ratio(counts, target)
     coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, "nb")
