@@ -98,12 +98,14 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """Optimisation, validation and hardware."""
 
+    init_from: str = ""
+    """run whose encoder the model starts with; empty: random weights"""
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
-    epochs: Width = 2
-    """passes over train"""
-    batch_tokens: PositiveInt = 8192
-    """tokens of a batch at most, padding included"""
+    epochs: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """passes over train; 0: from the number of reviews"""
+    batch_tokens: NaturalInt = 0
+    """tokens of a batch at most, padding included; 0: from the length of the reviews"""
     lr: PositiveFloat = 6e-4
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "muon"

@@ -14,6 +14,7 @@ import typer
 from imdb_transformer import hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.store import run
 from imdb_transformer.training import train
 from tests.conftest import imdb_tx
 from tests.test_archive import make_archive
@@ -412,3 +413,23 @@ def test_training_says_its_folder_and_hardware_once(config_path: Path, tmp_path:
         "train", "--config", config_path, "--run-dir", tmp_path / "run", "--set", "train.epochs=1"
     )
     assert shown.stderr.count(f"training in {tmp_path / 'run'} on ") == 1
+
+
+def test_train_takes_a_file_of_reviews_and_names_the_run_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{word} film number {i},{label}" for i in range(60) for word, label in (("good", 5), ("bad", 1))]
+    (tmp_path / "my.reviews.csv").write_text("\n".join(["body,stars", *rows]))
+    small = (
+        "model.width=16", "model.num_layers=1", "model.num_heads=2", "model.head_width=8",
+        "model.feedforward_width=32", "tokenizer.vocab_size=400", "train.epochs=1", "train.init_from=",
+    )  # fmt: skip
+    options = [option for key in small for option in ("--set", key)]
+    columns = ("--text-column", "body", "--label-column", "stars")
+    made = imdb_tx("train", "my.reviews.csv", *columns, *options)
+    assert made.exit_code == 0, made.output
+    opened = run.open_run(tmp_path / "runs" / "my")
+    assert opened.info.classes == ("1", "5")
+    assert opened.config.data.source == "my.reviews.csv"
+    assert opened.config.train.optimizer == "muon"  # base.toml's

@@ -82,8 +82,8 @@ def test_held_out_reviews_are_not_among_the_unlabelled(tiny: Tiny, source: Path,
 
 
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:
-    config = tiny("model.dropout=0.5", "tokenizer.max_length=32")
-    begin(config, tmp_path / "run", "classifier", encoder, (), None, gpu=0)
+    config = tiny("model.dropout=0.5", "tokenizer.max_length=32", f"train.init_from={encoder}")
+    begin(config, tmp_path / "run", "classifier", (), None, gpu=0)
     started = run.open_run(tmp_path / "run")
     saved = load_file(run.open_run(encoder).checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
@@ -113,28 +113,36 @@ def test_fine_tuning_takes_the_encoder_of_any_objective(tiny: Tiny, tmp_path: Pa
 )
 def test_another_tokenizer_or_size_is_refused(tiny: Tiny, encoder: Path, override: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
-        prepare(tiny(override), "classifier", CPU, init_from=encoder)
+        prepare(tiny(override, f"train.init_from={encoder}"), "classifier", CPU)
 
 
 def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(
     tiny: Tiny, encoder: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    made = begin(tiny("data.validation=false"), folder, "classifier", encoder, (), None, gpu=0)
+    config = tiny("data.validation=false", f"train.init_from={encoder}")
+    made = begin(config, folder, "classifier", (), None, gpu=0)
     assert (folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
     assert len(made.train.labels) == 200
 
 
-def test_an_encoder_that_was_trained_on_held_out_reviews_is_refused(
-    tiny: Tiny, source: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_that_was_trained_on_held_out_reviews_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     ended = pretrained(tiny("train.epochs=1", "data.validation=false"), tmp_path / "pretrained")
     with pytest.raises(RunError, match="trained on the validation split"):
-        prepare(tiny(), "classifier", CPU, init_from=ended.folder)
+        prepare(tiny(f"train.init_from={ended.folder}"), "classifier", CPU)
+
+
+def test_an_encoder_may_come_from_other_reviews_and_a_classifier_may_not(
+    tiny: Tiny, trained: Path, encoder: Path, source: Path, tmp_path: Path
+) -> None:
+    """A classifier may have learnt the labels of what is held out here."""
     folder = Path(shutil.copytree(source, tmp_path / "folder"))
     (folder / "train.jsonl").write_text((folder / "test.jsonl").read_text())
+    config = tiny(f"data.source={folder}", f"train.init_from={encoder}")
+    made = prepare(config, "classifier", CPU)
+    assert made.corpus.content_hash != run.open_info(encoder).corpus_hash
     with pytest.raises(RunError, match="may have seen what is held out"):
-        prepare(tiny(f"data.source={folder}"), "classifier", CPU, init_from=ended.folder)
+        prepare(tiny(f"data.source={folder}", f"train.init_from={trained}"), "classifier", CPU)
 
 
 def test_prediction_with_a_pretrained_run_is_refused_with_a_hint(config_path: Path, tmp_path: Path) -> None:

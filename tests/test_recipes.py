@@ -269,7 +269,8 @@ def test_a_run_that_is_not_finished_neither_starts_nor_teaches_another(tiny: Tin
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "half", 5)
     half = tmp_path / "half"
-    for origin in ({"init_from": half}, {"teachers": [half]}):
-        with pytest.raises(RunError, match="not finished"):
-            prepare(tiny(), "classifier", CPU, **origin)  # type: ignore[arg-type]
-    prepare(tiny(), "classifier", CPU, init_from=half / "checkpoints" / "last")
+    with pytest.raises(RunError, match="not finished"):
+        prepare(tiny(f"train.init_from={half}"), "classifier", CPU)
+    with pytest.raises(RunError, match="not finished"):
+        prepare(tiny(), "classifier", CPU, teachers=[half])
+    prepare(tiny(f"train.init_from={half / 'checkpoints' / 'last'}"), "classifier", CPU)

@@ -5,24 +5,27 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import imdb_transformer
 from imdb_transformer import hardware, load_config
-from imdb_transformer.config import TrainConfig
-from imdb_transformer.errors import ConfigError, DivergedError, ResourceError, RunError
+from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.data.encoded import EncodedSplit, SplitReport
+from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
 from imdb_transformer.training.checkpoints import Counters, judged
 from imdb_transformer.training.optimizers import learning_rate
-from imdb_transformer.training.plan import Batch
+from imdb_transformer.training.plan import Batch, settled
+from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.train import result_of
-from tests.in_process import Tiny, prepared, train, weights
+from imdb_transformer.training.train import check_same, result_of
+from tests.in_process import CPU, Tiny, prepared, train, weights
 
 
 def test_same_seed_gives_the_same_files_and_another_seed_others(tiny: Tiny, tmp_path: Path) -> None:
@@ -223,3 +226,36 @@ def test_python_trains_silently_and_resumes_only_the_same_recipe(
         imdb_transformer.train(load_config(str(config_path)), tmp_path / "run", resume=True)
     with pytest.raises(RunError, match="made by another command"):
         imdb_transformer.pretrain(config, tmp_path / "run", resume=True)
+
+
+def test_batch_size_and_epochs_follow_from_the_reviews_where_they_are_0() -> None:
+    """A large set is read twice in batches of 8,192 tokens; a small one more often, in smaller batches."""
+
+    def settled_for(num_reviews: int, length: int, **options: int) -> tuple[int, int]:
+        offsets = np.arange(num_reviews + 1) * length
+        empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
+        split = EncodedSplit(np.zeros(0, np.uint16), offsets, np.zeros(num_reviews, np.int64), empty)
+        values = {"batch_tokens": 0, "epochs": 0, **options}
+        train = settled(Config(train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
+        return train.batch_tokens, train.epochs
+
+    assert settled_for(22_500, 291) == (8192, 2)
+    assert settled_for(8_000, 25) == (800, 6)
+    assert settled_for(3_000, 20) == (640, 10)
+    assert settled_for(200, 5) == (512, 10)
+    assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 10)
+    assert settled_for(8_000, 25, epochs=1) == (800, 1)
+
+
+def test_a_run_says_which_steps_followed_from_its_reviews(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny("train.epochs=0", "train.batch_tokens=0", "train.lr=1e-3")
+    made = prepare(config, "classifier", CPU)
+    assert made.config.train.epochs == 10
+    assert made.config.train.batch_tokens == int(32 * made.train.lengths.mean())
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", 3)
+    opened = run.open_run(tmp_path / "run")
+    assert opened.config == made.config
+    check_same(opened, config, ())  # as --resume with the same config does
+    with pytest.raises(RunError, match="another config"):
+        check_same(opened, tiny("train.epochs=0", "train.batch_tokens=700", "train.lr=1e-3"), ())

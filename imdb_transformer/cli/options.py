@@ -71,12 +71,13 @@ def _starting_with(names: Callable[[], list[str]]) -> Callable[[str], list[str]]
 
 
 complete_runs = _starting_with(run_names)
+complete_configs = _starting_with(config_names)
 
 Config = Annotated[
     str,
     typer.Option(
         "--config", "-c", metavar="FILE", help="A config file, or the name of a shipped one.",
-        autocompletion=_starting_with(config_names),
+        autocompletion=complete_configs,
     ),
 ]  # fmt: skip
 Overrides = Annotated[

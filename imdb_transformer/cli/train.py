@@ -21,6 +21,19 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SOURCE", help="Your reviews: a file or folder. Sets data.source.", show_default=False
+    ),
+]
+TextColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the review.")]
+LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the class.")]
+CONFIG_HELP = "A config file, or the name of a shipped one.  [default: base.toml with SOURCE, else demo.toml]"
+NamedConfig = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=options.complete_configs),
+]
 OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
 InitFrom = Annotated[
     Path | None,
@@ -51,12 +64,15 @@ Test = Annotated[
 
 @command(
     options.TRAINING,
-    """imdb-tx train --config scratch.toml
-imdb-tx train --config scratch.toml --set data.source=reviews.csv""",
+    """imdb-tx train --config base.toml
+imdb-tx train reviews.csv --text-column body --label-column stars""",
 )
 def train(
     context: typer.Context,
-    config: options.Config = "demo.toml",
+    source: Source = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    config: NamedConfig = None,
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
@@ -76,11 +92,25 @@ def train(
         raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
-    start = {"init_from": init_from, "teachers": tuple(teacher or ())}
+    keys = {
+        "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
+        "train.init_from": init_from,
+    }  # fmt: skip
+    given = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
+    changes = [*given, *(overrides or ())]
+    name = config or ("base.toml" if source else "demo.toml")
+    if source and run_dir is None and resume is None:
+        run_dir = new_run_dir(_name_of(source))
+    start = {"teachers": tuple(teacher or ())}
     if seeds == 1:
-        train_one(config, overrides, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start)
+        train_one(name, changes, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start)
     else:
-        _train_seeds(config, overrides, run_dir, seeds, test=test, as_json=as_json, **start)
+        _train_seeds(name, changes, run_dir, seeds, test=test, as_json=as_json, **start)
+
+
+def _name_of(source: str) -> str:
+    """The name of a run on such reviews: the file's or folder's, without its ending."""
+    return Path(source).name.split(".")[0] or "reviews"
 
 
 def refuse_beside_resume(context: typer.Context) -> None:

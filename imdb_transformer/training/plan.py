@@ -19,6 +19,10 @@ from imdb_transformer.hardware import Hardware
 
 Indices = NDArray[np.int64]
 
+# For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
+BATCH_REVIEWS, MIN_TOKENS, MAX_TOKENS = 32, 512, 8192
+NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1600, 2, 10
+
 
 class Batch(NamedTuple):
     """Reviews of like length, ready for the model."""
@@ -40,6 +44,20 @@ class Plan(NamedTuple):
     def num_steps(self) -> int:
         """Optimiser steps of the whole training."""
         return len(self.batches)
+
+
+def settled(config: Config, train: EncodedSplit) -> Config:
+    """The config with `batch_tokens` and `epochs` from the data, if they are 0.
+
+    A batch has the tokens of `BATCH_REVIEWS` reviews of mean length, within limits. There are as many epochs
+    as give `NUM_STEPS` steps, within limits: a small set is read more often than a large one.
+    """
+    options = config.train
+    tokens = options.batch_tokens or min(max(BATCH_REVIEWS * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
+    steps_per_epoch = max(1.0, train.lengths.sum() / tokens)
+    epochs = options.epochs or min(max(round(NUM_STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
+    changes = {"batch_tokens": int(tokens), "epochs": epochs}
+    return config.model_copy(update={"train": options.model_copy(update=changes)})
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:

@@ -20,6 +20,7 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
 from imdb_transformer.training import distillation, starting_weights
+from imdb_transformer.training.plan import settled
 
 SoftLabels = NDArray[np.float32] | None
 
@@ -39,15 +40,16 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: Config, kind: run.Kind, hardware: Hardware, *, init_from: Path | None = None,
-    teachers: Sequence[Path] = (), soft_labels: SoftLabels = None,
+    config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (),
+    soft_labels: SoftLabels = None,
 ) -> Prepared:  # fmt: skip
-    """The reviews of a config and a model for them, whose encoder starts from `init_from` if there is one.
+    """The reviews of a config and a model for them, whose encoder starts from `train.init_from` if it is set.
 
     An encoder to start from brings its tokenizer along. `soft_labels` are these teachers'
     probabilities for the same reviews; without them the teachers are asked. Raises RunError if the encoder
     does not fit the config, or if it or a teacher is unfinished or may have seen reviews held out here.
     """
+    init_from = starting_weights.origin(config)
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
         starting_weights.check_finished(path)
@@ -57,7 +59,7 @@ def prepare(
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
     if teachers and soft_labels is None:
         soft_labels = distillation.soft_labels(teachers, config, data.corpus)
-    prepared = _prepared(config, kind, hardware, data, soft_labels)
+    prepared = _prepared(settled(config, data.splits["train"]), kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
     return prepared

@@ -46,7 +46,6 @@ def seed_trainings(
     base: Path,
     num_seeds: int,
     *,
-    init_from: Path | None = None,
     teachers: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
     """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
@@ -60,7 +59,7 @@ def seed_trainings(
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
         folder = base.with_name(f"{base.name}-seed-{seed}")
         yield folder, training_steps(
-            seeded, folder, "classifier", init_from=init_from, teachers=teachers, soft_labels=soft_labels,
+            seeded, folder, "classifier", teachers=teachers, soft_labels=soft_labels,
             resume=True,
         )  # fmt: skip
         soft_labels = run.soft_labels_of(run.open_run(folder))

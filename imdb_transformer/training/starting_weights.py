@@ -17,6 +17,11 @@ from imdb_transformer.store import checkpoint, run
 FREE = {"pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 
+def origin(config: Config) -> Path | None:
+    """The run, or the checkpoint of one, whose encoder a training starts with."""
+    return Path(config.train.init_from) if config.train.init_from else None
+
+
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     """The tokenizer of a run to start from, with this config's length limit.
 
@@ -43,14 +48,18 @@ def check_finished(path: Path) -> None:
 
 
 def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
-    """Raises RunError for a run that was trained on other reviews, or on those that this config holds out."""
+    """Raises RunError for a run that learnt from labels of other reviews, or from those held out here.
+
+    An encoder may come from other reviews: it has seen no label.
+    """
     opened, _ = run.locate(path)
-    if opened.info.corpus_hash != corpus.content_hash:
+    is_other = opened.info.corpus_hash != corpus.content_hash
+    if is_other and opened.info.kind != "encoder":
         raise RunError(
             f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
             "what is held out here."
         )
-    if config.data.validation and not opened.config.data.validation:
+    if not is_other and config.data.validation and not opened.config.data.validation:
         raise RunError(f"{path} was trained on the validation split, which this config holds out.")
 
 
@@ -73,10 +82,10 @@ def load_encoder(model: nn.Module, path: Path) -> None:
     checkpoint.load_weights(model.get_submodule("encoder"), encoder, origin=folder)
 
 
-def origin_hash(init_from: Path | None, teachers: Sequence[Path]) -> str:
+def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
     """A hash of the checkpoints that a run starts from and learns from; empty if there are none."""
     lines = []
-    for role, path in [("start", init_from), *(("teacher", teacher) for teacher in teachers)]:
+    for role, path in [("start", origin(config)), *(("teacher", teacher) for teacher in teachers)]:
         if path is not None:
             opened, folder = run.locate(path)
             meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)

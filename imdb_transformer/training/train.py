@@ -50,34 +50,30 @@ class TrainingResult(BaseModel):
 
 
 def train(
-    config: Config | None, folder: Folder, *, init_from: Folder | None = None,
-    teachers: Sequence[Folder] = (), resume: bool = False,
-) -> TrainingResult:  # fmt: skip
+    config: Config | None, folder: Folder, *, teachers: Sequence[Folder] = (), resume: bool = False
+) -> TrainingResult:
     """Trains a classifier to its end, silently; `imdb-tx train` does the same and shows its progress.
 
     See `training_steps` for the options and the errors.
     """
-    for _ in training_steps(
-        config, folder, "classifier", init_from=init_from, teachers=teachers, resume=resume
-    ):
+    for _ in training_steps(config, folder, "classifier", teachers=teachers, resume=resume):
         pass
     return result_of(folder)
 
 
 def pretrain(config: Config | None, folder: Folder, *, resume: bool = False) -> TrainingResult:
-    """Trains an encoder on text alone, for `train(..., init_from=folder)`; otherwise like `train`."""
+    """Trains an encoder on text alone, for `train.init_from`; otherwise like `train`."""
     for _ in training_steps(config, folder, "encoder", resume=resume):
         pass
     return result_of(folder)
 
 
 def training_steps(
-    config: Config | None, folder: Folder, kind: Kind, *, init_from: Folder | None = None,
-    teachers: Sequence[Folder] = (), soft_labels: SoftLabels = None, resume: bool = False,
+    config: Config | None, folder: Folder, kind: Kind, *, teachers: Sequence[Folder] = (),
+    soft_labels: SoftLabels = None, resume: bool = False,
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
-    init_from: a run, or a checkpoint of one; the new run starts with its encoder.
     teachers: runs whose probabilities for the unlabelled reviews are learnt as labels.
     soft_labels: the probabilities that these teachers gave for another run; they are not asked again.
     resume: continue the run in the folder, or start it if the folder has none. With config None the run's own
@@ -86,17 +82,17 @@ def training_steps(
     Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
     Interrupted after Ctrl-C or SIGTERM.
     """
-    origins = (Path(init_from) if init_from else None, tuple(map(Path, teachers)))
+    origins = tuple(map(Path, teachers))
     with joined() as world:
         path = world.from_first(Path(folder))
         begins = world.from_first(not resume or (config is not None and not (path / run.INFO).exists()))
         prepared, begin_from = None, run.LAST
         if begins and world.is_first:
-            prepared = begin(config, path, kind, *origins, soft_labels, gpu=world.gpu)
+            prepared = begin(config, path, kind, origins, soft_labels, gpu=world.gpu)
         world.wait()
         current, begin_from = run_to_continue(path, kind)
         if not begins and config is not None:
-            check_same(current, config, *origins)
+            check_same(current, config, origins)
         if current.info.status == "finished" and begin_from == run.LAST:
             return
         prepared = prepared or prepare_again(current, choose_hardware(current.config, world.gpu))
@@ -108,8 +104,8 @@ def training_steps(
 
 
 def begin(
-    config: Config | None, folder: Path, kind: Kind, init_from: Path | None, teachers: tuple[Path, ...],
-    soft_labels: SoftLabels, *, gpu: int,
+    config: Config | None, folder: Path, kind: Kind, teachers: tuple[Path, ...], soft_labels: SoftLabels, *,
+    gpu: int,
 ) -> Prepared:  # fmt: skip
     """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
 
@@ -119,19 +115,19 @@ def begin(
         raise ConfigError("A new run needs a config; only a run that is resumed has one.")
     run.check_free(folder)
     chosen = choose_hardware(config, gpu)
-    prepared = prepare(config, kind, chosen, init_from=init_from, teachers=teachers, soft_labels=soft_labels)
-    learner = make_learner(prepared.model, config, kind, chosen.dtype)
+    prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
+    learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     check_space(folder, learner)
     run.create(
         folder,
-        config,
+        prepared.config,
         kind=kind,
         vocabulary=prepared.tokenizer,
         classes=prepared.corpus.manifest.classes,
         corpus_hash=prepared.corpus.content_hash,
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
-        origin_hash=starting_weights.origin_hash(init_from, teachers),
+        origin_hash=starting_weights.origin_hash(config, teachers),
         fill=lambda new: save_last(new, learner, Counters()),
     )
     return prepared
@@ -153,12 +149,18 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     return current, run.PREVIOUS if from_previous else run.LAST
 
 
-def check_same(current: run.Run, config: Config, init_from: Path | None, teachers: tuple[Path, ...]) -> None:
+def check_same(current: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
+    options = config.train
+    steps = {
+        "epochs": options.epochs or current.config.train.epochs,
+        "batch_tokens": options.batch_tokens or current.config.train.batch_tokens,
+    }  # 0: from the data
+    settled = config.model_copy(update={"train": options.model_copy(update=steps)})
     differences = {
-        "with another config": current.config != config,
-        "of another --init-from or --teacher": current.info.origin_hash
-        != starting_weights.origin_hash(init_from, teachers),
+        "with another config": current.config != settled,
+        "of another encoder or --teacher": current.info.origin_hash
+        != starting_weights.origin_hash(config, teachers),
         "on other reviews": corpus.ensure(config.data)[0].content_hash != current.info.corpus_hash,
     }
     for difference, exists in differences.items():
