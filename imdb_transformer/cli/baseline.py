@@ -31,7 +31,9 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = config_file.load(config, overrides or ())
-    folder = run_dir or new_run_dir(f"baseline-{kind}")
+    folder = run_dir or new_run_dir(
+        options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
+    )
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     made = make_baseline(folder, resolved, kind)
     screen.show(made.model_dump_json() if as_json else summaries.baseline(made), sys.stdout)

@@ -9,6 +9,7 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
+from imdb_transformer.report import summaries
 
 Source = Annotated[
     Path,
@@ -39,5 +40,6 @@ def export(
     screen.note(f"exporting {path} ...")
     file = export_run(path, output)
     num_bytes = file.stat().st_size
-    text = f'{file}: {num_bytes / 2**20:.1f} MiB\nnext: imdb-tx predict --run {file} "some review"'
+    following = summaries.command_line("predict", "--run", file, "some review")
+    text = f"{file}: {num_bytes / 2**20:.1f} MiB\nnext: {following}"
     screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text, sys.stdout)

@@ -11,6 +11,7 @@ from imdb_transformer.cli.help import Command, Group
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 RUN_OPTIONS, SPECIAL = "The run", "Other"
 RUNS = Path("runs")
+ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 app = typer.Typer(
     name="imdb-tx",
@@ -55,6 +56,14 @@ def run_path(text: str) -> Path:
         if path.is_file() or (path / "run.json").exists() or (path / "checkpoint.json").exists():
             return path
     return Path(text)
+
+
+def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
+    """`usual`; with a shipped config and a table of one's own, the table's name with an ending."""
+    table = Path(source)
+    if Path(config).is_file() or not table.is_file() or table.name.endswith(ARCHIVES):
+        return usual
+    return table.name.split(".")[0] + ending
 
 
 def new_run_dir(name: str) -> Path:

@@ -129,7 +129,7 @@ def train_one(
     from imdb_transformer import config_file
 
     config = None if resume else config_file.load(name, overrides or ())
-    folder = resume or run_dir or new_run_dir(Path(name).stem)
+    folder = resume or run_dir or new_run_dir(_run_name(name, config, kind))
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
     from imdb_transformer.distributed import joined
     from imdb_transformer.training.train import training_steps
@@ -146,6 +146,11 @@ def train_one(
             screen.show(result.model_dump_json() if as_json else summaries.result(result), sys.stdout)
 
 
+def _run_name(name: str, config: "Config | None", kind: "Kind") -> str:
+    ending = "-pretrain" if kind == "encoder" else ""
+    return options.run_name(Path(name).stem, name, config.data.source if config else "", ending=ending)
+
+
 def _train_seeds(
     name: str, overrides: list[str] | None, run_dir: Path | None, num_seeds: int, *,
     test: bool, as_json: bool, **start: Any,
@@ -153,7 +158,7 @@ def _train_seeds(
     from imdb_transformer import config_file
 
     config = config_file.load(name, overrides or ())
-    base = run_dir or Path("runs") / Path(name).stem
+    base = run_dir or options.RUNS / _run_name(name, config, "classifier")
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
     from imdb_transformer.distributed import joined
     from imdb_transformer.training.seeds import seed_trainings, summarise

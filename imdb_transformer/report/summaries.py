@@ -1,5 +1,9 @@
 """Results of downloading, tokenizing and training: every function returns the lines to print."""
 
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imdb_transformer.report.tables import duration, percent, text_table
@@ -10,10 +14,13 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
     from imdb_transformer.evaluation.scores import Score
+    from imdb_transformer.store.listing import Listed
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.seeds import SeedsSummary
     from imdb_transformer.training.train import TrainingResult
+
+RECIPE = "base.toml"  # for a pretrained encoder
 
 
 def corpus(stored: "Corpus", *, was_there: bool) -> str:
@@ -96,10 +103,11 @@ def result(ended: "TrainingResult") -> str:
     """The last lines of a training: the run, its score, and the next command."""
     cost = f"training took {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
-        command = f"imdb-tx train --config base.toml --init-from {ended.run}"
-        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {command}"
+        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {_finetuning(ended.run)}"
     score = _score(ended.validation)
-    return f"{ended.run}: {score}, at step {ended.best_step:,}\n{cost}\nnext: imdb-tx eval {ended.run}"
+    return (
+        f"{ended.run}: {score}, at step {ended.best_step:,}\n{cost}\nnext: {command_line('eval', ended.run)}"
+    )
 
 
 def seeds(summary: "SeedsSummary") -> str:
@@ -125,8 +133,56 @@ def seeds(summary: "SeedsSummary") -> str:
 
 def baseline(made: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
-    ngrams = f"{made.num_ngrams:,} n-grams"
-    return f"{made.run}: {made.weighting}, {ngrams}; {_score(made.validation)}\nnext: imdb-tx eval {made.run}"
+    model, following = f"{made.weighting}, {made.num_ngrams:,} n-grams", command_line("eval", made.run)
+    return f"{made.run}: {model}; {_score(made.validation)}\nnext: {following}"
+
+
+def runs(listed: "Sequence[Listed]", folder: Path) -> str:
+    """What `imdb-tx runs` prints: a table, and how to continue what was interrupted."""
+    from imdb_transformer.store.run import COMMANDS
+
+    if not listed:
+        return f"no runs in {folder}; `imdb-tx train` makes one"
+    header = ["run", "started (UTC)", "reviews", "kind", "status", "validation", "MiB"]
+    rows = [
+        [
+            each.run, each.started[:16].replace("T", " "), Path(each.source).name, each.kind, each.status,
+            "-" if each.validation_accuracy is None else percent(each.validation_accuracy),
+            round(each.num_bytes / 2**20),
+        ]
+        for each in listed
+    ]  # fmt: skip
+    unfinished = [
+        f"next: {command_line(COMMANDS[each.kind], '--resume', each.run)}  (stopped at step {each.step:,})"
+        for each in listed
+        if each.status in ("interrupted", "killed")
+    ]
+    return "\n".join([text_table(header, rows), *unfinished])
+
+
+def command_line(*words: object) -> str:
+    """A command of ours as a shell takes it.
+
+    >>> command_line("eval", "runs/my run")
+    "imdb-tx eval 'runs/my run'"
+    """
+    return shlex.join(["imdb-tx", *map(str, words)])
+
+
+def _finetuning(folder: str) -> str:
+    """The command that fine-tunes an encoder: the shipped recipe, with the run's reviews and sizes."""
+    from imdb_transformer import config_file
+    from imdb_transformer.store import run
+    from imdb_transformer.training.starting_weights import FREE
+
+    config, recipe, sets = run.open_run(Path(folder)).config, config_file.load(RECIPE), []
+    for section, free in (("data", set()), ("tokenizer", {"max_length", "tail_length"}), ("model", FREE)):
+        usual = getattr(recipe, section).model_dump()
+        for key, value in getattr(config, section).model_dump(exclude=free).items():
+            if value != usual[key]:
+                written = json.dumps(value) if isinstance(value, bool) else value
+                sets += ["--set", f"{section}.{key}={written}"]
+    return command_line("train", "--config", RECIPE, *sets, "--init-from", folder)
 
 
 def _score(score: "Score | None") -> str:

@@ -66,6 +66,8 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """of the checkpoints that it started from or learnt from; empty if there are none"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
+    pruned: bool = False
+    """whether `last` and `previous` were deleted, to save space"""
 
 
 class Vocabulary(Protocol):

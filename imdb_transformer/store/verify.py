@@ -28,7 +28,7 @@ def verify(folder: Path) -> dict[str, str]:
 
 
 def _required_checkpoints(info: run.RunInfo) -> set[str]:
-    if info.kind == "linear":
+    if info.kind == "linear" or info.pruned:
         return {"best"}
     return {"best", "last"} if info.status == "finished" else {"last"}
 

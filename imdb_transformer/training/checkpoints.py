@@ -3,6 +3,7 @@
 If several processes train the run, only the first one writes.
 """
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -207,7 +208,7 @@ def _offer(current: run.Run, learner: Learner) -> str:
     command = run.COMMANDS[current.info.kind]
     return (
         f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: "
-        f"imdb-tx {command} --resume {path}"
+        f"imdb-tx {command} --resume {shlex.quote(str(path))}"
     )
 
 

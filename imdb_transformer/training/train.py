@@ -8,6 +8,7 @@
 Several processes started by `torchrun` call the same function and train one run together.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from os import PathLike
@@ -143,7 +144,9 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     if current.info.kind != kind:
         command = run.COMMANDS.get(current.info.kind)
         hint = (
-            f"continue it with: imdb-tx {command} --resume {current.folder}" if command else "it is finished"
+            f"continue it with: imdb-tx {command} --resume {shlex.quote(str(current.folder))}"
+            if command
+            else "it is finished"
         )
         raise RunError(f"{current.folder} was made by another command; {hint}.")
     return current, run.PREVIOUS if from_previous else run.LAST
@@ -187,7 +190,8 @@ def describe(folder: Folder, world: World) -> str:
 def result_of(folder: Folder) -> TrainingResult:
     """How a run ended, from its last checkpoint; `folder` may be its checkpoint `previous`."""
     current, _ = run.locate(Path(folder))
-    meta = checkpoint.read_meta(current.checkpoint("last"), tokenizer_hash=current.info.tokenizer_hash)
+    name: run.CheckpointName = "best" if current.info.pruned else run.LAST
+    meta = checkpoint.read_meta(current.checkpoint(name), tokenizer_hash=current.info.tokenizer_hash)
     counters = counters_of(meta)
     return TrainingResult(
         run=str(current.folder),

@@ -1,0 +1,38 @@
+"""`imdb-tx runs`: lists runs, and frees the space that finished ones need no more."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.options import command
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the runs lie.")]
+Prune = Annotated[
+    bool,
+    typer.Option("--prune", help="Delete checkpoints that finished runs need no more: last and previous."),
+]
+
+
+@command(
+    options.USING,
+    """imdb-tx runs
+imdb-tx runs --prune""",
+)
+def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
+    """List runs, and say how to continue those that were interrupted.
+
+    What is pruned can still predict and be evaluated, and cannot be trained on.
+    """
+    from imdb_transformer.report import summaries
+    from imdb_transformer.store import listing
+
+    if prune:
+        for path, freed in listing.prune(folder):
+            screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
+    listed = listing.runs_in(folder)
+    records = [each.model_dump() for each in listed]
+    screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder), sys.stdout)

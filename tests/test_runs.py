@@ -1,0 +1,100 @@
+"""Runs in a list, what is pruned of them, what they are called, and the command that is shown after them."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imdb_transformer.cli.options import run_name
+from imdb_transformer.config import Config
+from imdb_transformer.errors import Interrupted
+from imdb_transformer.report import summaries
+from imdb_transformer.store import run
+from imdb_transformer.store.listing import runs_in
+from imdb_transformer.store.locks import locked
+from imdb_transformer.store.verify import verify
+from imdb_transformer.training.train import result_of
+from tests.conftest import imdb_tx
+from tests.in_process import train
+
+Tiny = Callable[..., Config]
+
+
+@pytest.fixture
+def runs(trained: Path, encoder: Path, linear: Path, tmp_path: Path) -> Path:
+    """A folder with a finished run of each kind."""
+    for name, path in (("classifier", trained), ("encoder", encoder), ("linear", linear)):
+        shutil.copytree(path, tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), runs / "my half", 5)
+    shutil.copytree(runs / "my half", runs / "killed")
+    run.open_run(runs / "killed").with_status("running")
+    (runs / "damaged").mkdir()
+    (runs / "damaged" / "run.json").write_text("{")
+    listed = {Path(each["run"]).name: each for each in json.loads(imdb_tx("runs", runs, "--json").stdout)}
+    assert {name: each["status"] for name, each in listed.items()} == {
+        "classifier": "finished", "encoder": "finished", "linear": "finished", "my half": "interrupted",
+        "killed": "killed",
+    }  # fmt: skip
+    assert [name for name, each in listed.items() if each["validation_accuracy"]] == ["classifier"]
+    size = sum(path.stat().st_size for path in (runs / "linear").rglob("*") if path.is_file())
+    assert listed["linear"]["num_bytes"] == size
+    assert listed["my half"]["step"] == 5
+    shown = imdb_tx("runs", runs).stdout
+    assert f"next: imdb-tx train --resume '{runs}/my half'  (stopped at step 5)" in shown
+    assert f"--resume {runs}/killed" in shown
+    assert shown.count("next:") == 2
+    with locked(runs / "killed"):
+        assert {each.status for each in runs_in(runs)} == {"finished", "interrupted", "running"}
+
+
+def test_a_pruned_run_is_smaller_and_whole_and_predicts(runs: Path) -> None:
+    folder = runs / "classifier"
+    before, ended = {each.run: each.num_bytes for each in runs_in(runs)}, result_of(folder)
+    assert imdb_tx("runs", runs, "--prune").exit_code == 0
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["best"]
+    assert {each.run for each in runs_in(runs) if each.num_bytes < before[each.run] * 0.8} == {
+        str(folder), str(runs / "encoder"),
+    }  # fmt: skip
+    assert not any(verify(folder).values())
+    assert imdb_tx("predict", "--run", folder, "a good film").exit_code == 0
+    assert result_of(folder).validation == ended.validation
+    assert "is finished already" in imdb_tx("train", "--resume", folder).stderr
+    assert "freed" not in imdb_tx("runs", runs, "--prune").stderr
+
+
+def test_pruning_leaves_unfinished_runs_alone(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "half", 5)
+    imdb_tx("runs", tmp_path, "--prune")
+    assert (tmp_path / "half" / "checkpoints" / "last").exists()
+
+
+def test_a_run_on_a_table_of_ones_own_is_named_after_it(tmp_path: Path) -> None:
+    table, archive, config = tmp_path / "reviews.csv", tmp_path / "aclImdb_v1.tar.gz", tmp_path / "mine.toml"
+    for path in (table, archive, config):
+        path.touch()
+    assert run_name("scratch", "scratch.toml", str(table)) == "reviews"
+    assert run_name("baseline-nb", "base.toml", str(table), ending="-nb") == "reviews-nb"
+    for source in ("hub", "demo", str(archive), str(tmp_path)):
+        assert run_name("scratch", "scratch.toml", source) == "scratch"
+    assert run_name("mine", str(config), str(table)) == "mine"
+
+
+def test_the_command_after_pretraining_starts_a_training(encoder: Path, tmp_path: Path) -> None:
+    result = result_of(encoder)
+    command = shlex.split(summaries.result(result).splitlines()[-1].removeprefix("next: imdb-tx "))
+    assert imdb_tx(*command, "--run-dir", tmp_path / "run", "--set", "train.epochs=1").exit_code == 0
+
+
+def test_a_command_that_is_shown_is_quoted(trained: Path) -> None:
+    result = result_of(trained).model_copy(update={"run": "runs/it's mine"})
+    command = summaries.result(result).splitlines()[-1].removeprefix("next: ")
+    assert shlex.split(command) == ["imdb-tx", "eval", "runs/it's mine"]
