@@ -200,8 +200,9 @@ def test_modernberts_blocks_have_as_many_weights_as_ours_and_windows_in_all_of_t
 
 def test_modernberts_windows_reach_as_far_as_ours() -> None:
     pytest.importorskip("transformers")
-    model = {"width": 16, "num_heads": 2, "head_width": 8, "feedforward_width": 32, "radius": 4}
-    theirs = peers.modernbert(Config.model_validate({"model": model}), VOCAB_SIZE).eval()
+    sizes = {"width": 16, "num_layers": 1, "num_heads": 2, "head_width": 8, "feedforward_width": 32}
+    config = Config.model_validate({"model": sizes | {"radius": 4}})
+    theirs = peers.modernbert(config, VOCAB_SIZE).eval()
     ids = torch.arange(5, 45)[None]
     mask = torch.ones_like(ids, dtype=torch.bool)
 
