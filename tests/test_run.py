@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from imdb_transformer import config_file
 from imdb_transformer.cli.options import new_run_dir
-from imdb_transformer.cli.predict import newest_run
+from imdb_transformer.cli.predict import default_run
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
@@ -264,18 +265,28 @@ def test_new_folders_are_numbered(tmp_path: Path) -> None:
         assert folder.name == expected
 
 
-def test_newest_run_is_the_last_finished_classifier(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="No finished run"):
-        newest_run(tmp_path)
+def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(trained: Path, tmp_path: Path) -> None:
+    assert default_run(tmp_path) == Path("imdb")
     for name in ("a", "b", "c"):
         shutil.copytree(trained, tmp_path / name)
         run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
-    assert newest_run(tmp_path).name == "b"
-    pretrained = run.open_run(tmp_path / "c")
-    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "encoder"})).with_status("finished")
-    assert newest_run(tmp_path).name == "b"  # the other knows no classes
-    pretrained._replace(info=pretrained.info.model_copy(update={"kind": "linear"})).with_status("finished")
-    assert newest_run(tmp_path).name == "b"  # the other is the number to beat
+    assert default_run(tmp_path).name == "b"
+    other = run.open_run(tmp_path / "c")
+    for kind in ("encoder", "linear"):  # the one knows no classes, the other is the number to beat
+        other._replace(info=other.info.model_copy(update={"kind": kind})).with_status("finished")
+        assert default_run(tmp_path).name == "b"
+    other.with_status("finished")
+    assert default_run(tmp_path).name == "c"
+
+
+def test_the_demo_never_answers_by_itself(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "toy")
+    path = tmp_path / "toy" / run.CONFIG
+    config = run.open_run(tmp_path / "toy").config
+    demo = config.model_copy(update={"data": config.data.model_copy(update={"source": "demo"})})
+    path.write_text(config_file.dump(demo))
+    accept_config(tmp_path / "toy")
+    assert default_run(tmp_path) == Path("imdb")
 
 
 def test_a_run_without_its_config_is_refused(copy: Path) -> None:

@@ -17,6 +17,8 @@ from imdb_transformer.report import terminal
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.inference.predictor import Prediction, Predictor
 
+FEW = 32  # texts that take less time without torch than torch takes to import
+
 BadRows = Literal["fail", "skip"]
 Method = Literal["pooling", "gradients"]
 
@@ -45,7 +47,10 @@ OnBadRows = Annotated[
         rich_help_panel=TABLE,
     ),
 ]  # fmt: skip
-RUN_HELP = "A run, checkpoint or exported file. Several answer by their mean.  [default: the newest run]"
+RUN_HELP = (
+    "A run, checkpoint or exported file. Several answer by their mean.  "
+    "[default: your newest classifier, else imdb]"
+)
 RunPaths = Annotated[
     list[Path] | None,
     typer.Option(
@@ -122,7 +127,7 @@ def predict(
         from imdb_transformer.report.page import check_page
 
         check_page(html)
-    paths = run_paths or [newest_run()]
+    paths = run_paths or [default_run()]
     if not run_paths:
         print(f"run: {paths[0]}", file=sys.stderr)
     if input_file is not None:
@@ -132,30 +137,29 @@ def predict(
     _predict_texts(paths, texts or [], view if has_view else None, as_json)
 
 
-def newest_run(runs: Path = Path("runs")) -> Path:
-    """The folder of the classifier that finished last. Raises RunError if there is none.
+def default_run(runs: Path = Path("runs")) -> Path:
+    """The classifier of `imdb-tx train` that finished last, or else the one that comes with the package.
 
-    A linear model is taken only if no other classifier has been trained.
+    The demo's is left out: it knows a toy grammar.
     """
     from imdb_transformer.store import run
 
     finished = []
     for path in runs.glob(f"*/{run.INFO}"):
         try:
-            info = run.open_info(path.parent)
+            opened = run.open_run(path.parent)
         except RunError:
             continue  # --run with this folder says what is wrong
-        if info.status == "finished" and info.kind != "encoder":  # an encoder has no classes
-            finished.append((info.kind != "linear", info.ended, path.parent))
-    if not finished:
-        raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
-    return max(finished)[-1]
+        is_ready = opened.info.kind == "classifier" and opened.info.status == "finished"
+        if is_ready and opened.config.data.source != "demo":
+            finished.append((opened.info.ended, path.parent))
+    return max(finished)[1] if finished else Path("imdb")
 
 
-def _load(paths: list[Path]) -> "Predictor":
+def _load(paths: list[Path], *, few: bool = False) -> "Predictor":
     from imdb_transformer.inference.predictor import Predictor
 
-    predictor = Predictor.load(*paths)
+    predictor = Predictor.load(*paths, few=few)
     if "torch" in sys.modules:  # an exported file needs none
         from imdb_transformer import hardware
 
@@ -166,12 +170,14 @@ def _load(paths: list[Path]) -> "Predictor":
 def _predict_texts(paths: list[Path], arguments: list[str], view: View | None, as_json: bool) -> None:
     from imdb_transformer.data.reviews import lines_of
 
-    predictor = _load(paths)
     from_stdin = arguments == ["-"]
+    typed = from_stdin and sys.stdin.isatty()
+    few = view is None and (typed or (not from_stdin and len(arguments) <= FEW))
+    predictor = _load(paths, few=few)
     texts = lines_of(sys.stdin.buffer, "standard input") if from_stdin else arguments
     if view is not None:
         _show_views(predictor, texts, view, as_json)
-    elif from_stdin and sys.stdin.isatty():  # a person waits for each answer
+    elif typed:  # a person waits for each answer
         _show(predictor(texts, chunk=1), as_json, flush=True)
     else:
         _show(predictor(texts), as_json)

@@ -38,6 +38,7 @@ VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-lear
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
 LAST: Final = "last"
+SHIPPED = Path(__file__).parent.parent / "shipped"  # runs that come with the package, by name
 PREVIOUS: Final = "previous"
 
 # An encoder pretrained on text alone, a classifier on top of an encoder, or a linear baseline.
@@ -223,9 +224,14 @@ def check_classifies(opened: Run) -> None:
 
 
 def locate(path: Path) -> tuple[Run, Path]:
-    """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
+    """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints.
+
+    `imdb` and `imdb-encoder` name those that come with the package, if there is no such path.
+    """
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path
+    if not path.exists() and (SHIPPED / path / INFO).exists():
+        path = SHIPPED / path
     if not path.exists():
         raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
     run = open_run(path)

@@ -1,0 +1,75 @@
+"""Puts a trained encoder and a classifier into the package, with their matrices in 8 bits, and checks them.
+
+    python scripts/ship.py runs/pretrain runs/base
+
+Both runs must be finished. The classifier must have started from the encoder. Their configs lose what belongs
+to this machine: the source becomes `hub`, and the folder of the data its default.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from imdb_transformer import config_file
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import corpus, encoded
+from imdb_transformer.data.tokenizer import FILE_NAME
+from imdb_transformer.evaluation.scores import score
+from imdb_transformer.inference.predictor import load_model
+from imdb_transformer.store import checkpoint, run
+from imdb_transformer.store.files import sha256_of, write_json
+from imdb_transformer.store.packing import packed
+
+MAX_BYTES = 16 << 20  # of both together
+MAX_ACCURACY_LOST = 0.0005
+
+
+def main(encoder: Path, classifier: Path) -> None:
+    """Writes both, then compares the packed classifier with the original on validation."""
+    ship(encoder, "imdb-encoder")
+    ship(classifier, "imdb", init_from="imdb-encoder")
+    size = sum(path.stat().st_size for path in run.SHIPPED.rglob("*") if path.is_file())
+    print(f"{run.SHIPPED}: {size / 2**20:.2f} MiB")
+    if size > MAX_BYTES:
+        sys.exit(f"That is more than {MAX_BYTES / 2**20:.0f} MiB.")
+    compare(classifier)
+
+
+def ship(origin: Path, name: str, *, init_from: str = "") -> None:
+    """Copies the best checkpoint of a run, packed, into the package."""
+    opened, folder = run.locate(origin)
+    if opened.info.status != "finished":
+        sys.exit(f"{origin} is not finished.")
+    target = run.SHIPPED / name
+    target.mkdir(parents=True, exist_ok=True)
+    train = opened.config.train.model_copy(update={"init_from": init_from})
+    config = opened.config.model_copy(update={"data": DataConfig(), "train": train})
+    (target / run.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
+    (target / FILE_NAME).write_bytes((opened.folder / FILE_NAME).read_bytes())
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    arrays = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+    checkpoint.save(
+        target / "checkpoints" / "best", step=meta.step, counters=meta.counters,
+        tokenizer_hash=meta.tokenizer_hash, model=packed(arrays),
+    )  # fmt: skip
+    hashes = {file: sha256_of(target / file) for file in (run.CONFIG, FILE_NAME)}
+    write_json(target / run.INFO, opened.info.model_copy(update={"file_hashes": hashes}))
+
+
+def compare(classifier: Path) -> None:
+    """Stops if 8 bits cost more than 0.05 points of accuracy on validation."""
+    config = run.locate(classifier)[0].config.data
+    stored, _ = corpus.ensure(config)
+    rows = encoded.rows_of(config, stored, "validation")
+    labels = np.array(rows.labels)
+    scores = {name: score(load_model(path).logits(rows.texts), labels)
+              for name, path in (("original", classifier), ("packed", run.SHIPPED / "imdb"))}  # fmt: skip
+    for name, each in scores.items():
+        print(f"{name}: accuracy {each.accuracy:.4f}, loss {each.loss:.5f} on validation")
+    if scores["packed"].accuracy < scores["original"].accuracy - MAX_ACCURACY_LOST:
+        sys.exit("8 bits cost too much.")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
