@@ -1,6 +1,9 @@
+"""The pages: what they say, and that they stand alone."""
+
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +12,20 @@ import pytest
 from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import answer, evaluate
 from imdb_transformer.evaluation.scores import evaluation_of
-from imdb_transformer.report import figures
-from imdb_transformer.report.evaluations import write_report
-from imdb_transformer.report.tables import html_table
+from imdb_transformer.report import charts, figures
+from imdb_transformer.report.pages import write_evaluation
+from imdb_transformer.report.tables import html_table, shortened
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
 TITLES = [
-    "Training loss",
+    "Loss",
     "Validation accuracy",
     "ROC",
     "Reliability",
+    "Classes",
     "Confusion",
     "Accuracy by kind of review",
 ]
@@ -35,13 +39,13 @@ def test_eval_writes_a_page_that_stands_alone_with_all_figures(trained: Path, tm
     assert "<title>run on test</title>" in page
     assert "<h1>run on test</h1>" in page
     for title in TITLES:
-        assert f"<b>{title}.</b>" in page
-    assert page.count('role="img" aria-label="') == len(TITLES)
+        assert f"<b>{title}</b>" in page
+    assert page.count('role="img" aria-label="') == page.count("<svg") == len(TITLES) - 1  # one is a table
     assert not OUTSIDE.search(page)
     assert "@import" not in page
     assert "<mark" in page
-    assert "train.lr" not in page
-    assert "lr = 0.01" in page
+    assert page.index("<summary>Config</summary>") < page.index("lr = 0.01")
+    assert page.index("<summary>Environment</summary>") < page.index("&quot;platform&quot;")
 
 
 def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
@@ -50,24 +54,24 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     found = answer([copy], "test", source=str(path), data_dir=str(tmp_path))
-    page = write_report(found, {}).read_text()
+    page = write_evaluation(found, {}).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_a_linear_models_page_has_errors_without_marks(linear: Path, tmp_path: Path) -> None:
     shutil.copytree(linear, tmp_path / "nb")
-    page = write_report(answer([tmp_path / "nb"]), {}).read_text()
+    page = write_evaluation(answer([tmp_path / "nb"]), {}).read_text()
     assert "<mark" not in page
-    assert "Training loss" not in page
-    assert "<b>ROC.</b>" in page
+    assert "<b>Loss</b>" not in page
+    assert "<b>ROC</b>" in page
 
 
 def test_listed_errors_are_sorted_by_confidence(linear: Path, tmp_path: Path) -> None:
     shutil.copytree(linear, tmp_path / "nb")
     answered = answer([tmp_path / "nb"], "test")
     assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
-    page = write_report(answered, {}).read_text()
+    page = write_evaluation(answered, {}).read_text()
     errors = re.findall(r"<summary>(\w+) at ([\d.]+)%, labelled (\w+):", page)
     assert len(errors) == min(20, (~answered.correct).sum()) > 1
     assert all(answer != label for answer, _, label in errors)
@@ -85,10 +89,13 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     assert figures.roc({"run": probabilities}, labels, classes) is None
     assert figures.slices(found) is None
     assert figures.losses({"run": []}) is None
-    assert figures.validations({"run": []}) is None
-    assert figures.confusion(found).svg.startswith("<svg")
-    same = [figures.reliability({"run": probabilities}, labels, {"run": 0.1}).svg for _ in range(2)]
-    assert same[0] == same[1]
+    assert figures.accuracies({"run": []}) is None
+    assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).content.startswith("<svg")
+    recall = 100 * found.confusion[0][0] / 20
+    assert f">{recall:.1f} / 100.0%<" in figures.by_class(found).content
+    assert (
+        f">{found.confusion[0][0]}<br><small>{recall:.1f}%</small></td>" in figures.confusion(found).content
+    )
 
 
 def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path) -> None:
@@ -145,11 +152,11 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     path = tmp_path / "compare.html"
     assert imdb_tx("compare", trained, tmp_path / "nb", "--html", path).exit_code == 0
     page = path.read_text()
-    for title in ("Training loss", "Validation accuracy", "ROC", "Reliability"):
-        assert f"<b>{title}.</b>" in page
+    for title in ("Loss", "Validation accuracy", "ROC", "Reliability"):
+        assert f"<b>{title}</b>" in page
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
-    assert f"<td>{100 * pair['difference']:+.2f}</td><td>{low} to {high}</td>" in page
+    assert f'>{100 * pair["difference"]:+.2f}</td><td class="number">{low} to {high}</td>' in page
     assert "McNemar" in page
     assert not OUTSIDE.search(page)
 
@@ -171,25 +178,72 @@ def test_html_table_escapes_its_cells() -> None:
 def test_curves_are_described_in_words() -> None:
     metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
     logged = {"run": [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]}
-    loss, accuracy = figures.losses(logged), figures.validations(logged)
+    loss, accuracy = figures.losses(logged), figures.accuracies(logged)
     assert loss is not None
     assert accuracy is not None
     assert "from 2.000 to 1.000 in 1,000 steps" in loss.description
     assert "91.25%" in accuracy.description
 
 
-def test_the_curves_of_runs_with_long_names_are_drawn() -> None:
-    names = {f"/{'a-long-folder/' * 20}{run_name}": [0.5, 0.4] for run_name in ("first", "second")}
-    logged = {
-        name: [{"step": i, "loss": loss} for i, loss in enumerate(losses, 1)]
-        for name, losses in names.items()
-    }
-    drawn = figures.losses(logged)  # matplotlib warns, which is an error here, where no room is left
+def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
+    logged = [{"step": i, "validation": {"accuracy": i / 100, "loss": 1.0}} for i in (91, 95, 93)]
+    drawn = figures.accuracies({"run": logged})
     assert drawn is not None
-    assert "first" in drawn.svg
+    assert "The axis starts at 91%." in drawn.description
+    assert ">91<" in drawn.content
+    assert ">95.00</text>" in drawn.content  # the best has its value
 
 
-def test_dollars_in_class_names_are_no_formulas() -> None:
+def test_the_axis_of_a_loss_starts_at_zero() -> None:
+    drawn = figures.losses({"run": [{"step": i, "loss": 5.0 + i} for i in range(1, 9)]})
+    assert drawn is not None
+    assert re.search(r'text-anchor="end">0</text>', drawn.content)
+
+
+def test_points_lie_where_their_values_say() -> None:
+    curve = charts.Curve("run", [(0, 0), (50, 0.5), (100, 1)], 0)
+    svg = charts.curves([curve], "x", "y", digits=1)
+    (path,) = re.findall(r'points="([^"]*)"', svg)
+    places = [tuple(map(float, place.split(","))) for place in path.split()]
+    right, bottom = charts.WIDTH - charts.RIGHT, charts.HEIGHT - charts.BOTTOM
+    middle = ((charts.LEFT + right) / 2, (charts.TOP + bottom) / 2)
+    assert places == [(charts.LEFT, bottom), middle, (right, charts.TOP)]
+    assert "<title>run, x 50: 0.5</title>" in svg
+
+
+def test_values_of_curves_that_end_together_do_not_overlap() -> None:
+    logged = {
+        name: [{"step": 1, "validation": {"accuracy": accuracy, "loss": 1.0}}]
+        for name, accuracy in (("a", 0.901), ("b", 0.902), ("c", 0.903))
+    }
+    drawn = figures.accuracies(logged)
+    assert drawn is not None
+    levels = sorted(float(y) for y in re.findall(r'y="([\d.-]+)"[^>]*class="value"', drawn.content))
+    assert len(levels) == 3
+    assert min(b - a for a, b in pairwise(levels)) >= 12
+
+
+def test_names_of_classes_and_runs_are_escaped_in_figures() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("$", "$$", "$_$"))
-    assert "$_$" in figures.confusion(found).svg
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("<b>", "$$", "&"))
+    losses = figures.losses({"<b>": [{"step": 1, "loss": 1.0}]})
+    page = figures.grid([figures.by_class(found), figures.confusion(found), losses])
+    assert "<b>" not in page.replace("<figcaption><b>", "")
+    assert "&lt;b&gt;" in page
+
+
+def test_a_long_text_is_cut_at_the_end_of_a_word() -> None:
+    assert shortened("one two three", 13) == "one two three"
+    assert shortened("one two three", 12) == "one two…"
+    assert shortened("x" * 30, 10) == "x" * 9 + "…"
+    assert shortened("one\ntwo", 10) == "one two"
+
+
+def test_errors_keep_their_line_breaks_and_are_cut_between_words(linear: Path, tmp_path: Path) -> None:
+    shutil.copytree(linear, tmp_path / "nb")
+    answered = answer([tmp_path / "nb"], "test")
+    i = int(np.argmax(~answered.correct))
+    answered.texts[i] = "First line.<br /><br />" + "second " * 20
+    page = write_evaluation(answered, {}).read_text()
+    assert "First line.\n\nsecond" in page
+    assert re.search(r"First line\.  (second ){6,}second…</summary>", page)

@@ -40,7 +40,7 @@ def compare(
         raise ConfigError("compare takes two runs or more.")
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
-    from imdb_transformer.report import evaluations
+    from imdb_transformer.report import evaluations, pages
     from imdb_transformer.report.page import check_page
 
     if html is not None:
@@ -49,6 +49,6 @@ def compare(
     screen.note(f"comparing {len(paths)} runs on {split} ...")
     comparison, answers = compare_runs(paths, split)
     if html is not None:  # before stdout, whose reader may leave
-        evaluations.write_comparison(html, comparison, answers)
+        pages.write_comparison(html, comparison, answers)
         screen.note(f"written to {html}")
     print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))

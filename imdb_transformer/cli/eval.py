@@ -50,7 +50,7 @@ def evaluate(
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import answer, save
-    from imdb_transformer.report import evaluations
+    from imdb_transformer.report import evaluations, pages
 
     hardware.keep_freed_memory()
     screen.note(f"evaluating {' + '.join(map(str, paths))} on {split} ...")
@@ -58,7 +58,7 @@ def evaluate(
     answers = answer(paths, split, **data)
     save(answers)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
-    page = evaluations.write_report(answers, baselines)
+    page = pages.write_evaluation(answers, baselines)
     if as_json:
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))

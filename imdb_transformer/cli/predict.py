@@ -193,7 +193,7 @@ def _show(predictions: "Iterable[Prediction]", as_json: bool, *, flush: bool = F
 
 
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
-    from imdb_transformer.inference.attention import attention
+    from imdb_transformer.inference.attention import all_heads, attention
     from imdb_transformer.inference.explanation import explain
     from imdb_transformer.report import reviews
 
@@ -213,9 +213,11 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
                 if why is not None and has_colours:
                     print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
             if view.html is not None:
-                sections.append(reviews.as_html(prediction, why, weights))
+                heads = all_heads(predictor, text) if weights is not None else []
+                sections.append(reviews.as_html(prediction, why, weights, heads))
     if view.html is not None:
-        reviews.write_reviews(view.html, sections)
+        explained, attended = view.method is not None, view.attention
+        reviews.write_reviews(view.html, sections, explained=explained, attended=attended)
         print(f"written to {view.html}", file=sys.stderr)
 
 

@@ -94,18 +94,24 @@ def evaluation_of(
         for name, rows in (slices or {}).items()
         if rows.any()
     }
-    low, high = binomtest(int(correct.sum()), len(labels)).proportion_ci(0.95, method="wilson")
+    low, high = share_interval(int(correct.sum()), len(labels))
     numbers, average = list(range(len(classes))), "binary" if len(classes) == 2 else "macro"
     area, precision = _areas(_probabilities(logits), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split, checkpoint=checkpoint, num_examples=len(labels), classes=classes, loss=calibrated.loss,
-        accuracy=float(correct.mean()), accuracy_low=float(low), accuracy_high=float(high),
+        accuracy=float(correct.mean()), accuracy_low=low, accuracy_high=high,
         f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
         roc_auc=area, average_precision=precision, slices=parts,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
         confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
     )  # fmt: skip
+
+
+def share_interval(part: int, whole: int) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson 1927)."""
+    low, high = binomtest(part, whole).proportion_ci(0.95, method="wilson")
+    return float(low), float(high)
 
 
 def _areas(

@@ -13,7 +13,7 @@ from torch import Tensor
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.explanation import words_of
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.transformer import only_transformer
+from imdb_transformer.inference.transformer import TransformerModel, only_transformer
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.windows import by_position
 
@@ -45,14 +45,26 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
     for name, number, count in (("layer", layer, num_layers), ("head", head, num_heads)):
         if not 1 <= number <= count:
             raise ConfigError(f"There is no {name} {number}: this model has {count}.")
+    return _heads_of(model, text, layer)[head - 1]
+
+
+def all_heads(predictor: Predictor, text: str) -> list[Attention]:
+    """The weights of every layer and head, in their order. Raises RunError as `attention` does."""
+    model = only_transformer(predictor.models)
+    layers = range(1, len(model.classifier.encoder.blocks) + 1)
+    return [head for layer in layers for head in _heads_of(model, text, layer)]
+
+
+def _heads_of(model: TransformerModel, text: str, layer: int) -> list[Attention]:
+    """The weights of each head of a layer."""
     ids, spans = model.tokenizer.encode_with_spans(text)
     on_device = torch.from_numpy(ids.astype(np.int64)).to(model.hardware.device)
-    by_id = weights_of(encoder, on_device, layer)[head - 1].cpu().double().numpy()
     words, index = words_of(text, spans)
     visible, word_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
     member = np.eye(len(visible))[word_of]  # (L, W): 1 if the id is a piece of the word
-    weights = (member / member.sum(0)).T @ by_id @ member
-    return Attention(layer, head, [words[i].text for i in visible], weights)
+    names, mean = [words[i].text for i in visible], (member / member.sum(0)).T
+    by_id = weights_of(model.classifier.encoder, on_device, layer).cpu().double().numpy()
+    return [Attention(layer, head, names, mean @ each @ member) for head, each in enumerate(by_id, 1)]
 
 
 @torch.no_grad()

@@ -1,24 +1,10 @@
-"""How good runs are: the same tables on the terminal and on a page, which adds figures and errors."""
+"""How good runs are, in tables for the terminal and for pages."""
 
-import html
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-
-from imdb_transformer import config_file
 from imdb_transformer.evaluation.compare import Comparison
-from imdb_transformer.evaluation.evaluate import Answers
 from imdb_transformer.evaluation.scores import Evaluation
-from imdb_transformer.inference.explanation import explain
-from imdb_transformer.inference.transformer import TransformerModel
-from imdb_transformer.report import figures
-from imdb_transformer.report.page import write_page
-from imdb_transformer.report.reviews import marked_words
-from imdb_transformer.report.tables import Row, html_table, percent, text_table
-from imdb_transformer.store import metrics, run
-
-NUM_ERRORS = 20
+from imdb_transformer.report.tables import Row, percent, text_table
 
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 
@@ -30,11 +16,11 @@ def as_text(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> str:
 
 def comparison_as_text(comparison: Comparison) -> str:
     """What `imdb-tx compare` prints."""
-    return "\n\n".join(text_table(*table) for table in _comparison_tables(comparison))
+    return "\n\n".join(text_table(*table) for table in comparison_tables(comparison))
 
 
 def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Name and text of each score; scores before calibration are in brackets."""
+    """Name and text of each score."""
     raw, calibrated = evaluation.raw, evaluation.calibrated
     return [
         ("reviews", f"{evaluation.num_examples:,}"),
@@ -43,8 +29,8 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("ROC AUC", _or_undefined(evaluation.roc_auc)),
         ("average precision", _or_undefined(evaluation.average_precision)),
         ("loss", f"{calibrated.loss:.4f} (before calibration {raw.loss:.4f})"),
-        ("Brier score", f"{calibrated.brier:.4f} ({raw.brier:.4f})"),
-        ("calibration error", f"{percent(calibrated.ece)} ({percent(raw.ece)})"),
+        ("Brier score", f"{calibrated.brier:.4f} (before calibration {raw.brier:.4f})"),
+        ("calibration error", f"{percent(calibrated.ece)} (before calibration {percent(raw.ece)})"),
     ]
 
 
@@ -56,10 +42,11 @@ def _tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list
         (("subset", "reviews", "accuracy"), slices),
         (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
     ]
-    return [*tables, _side_by_side("baseline", baselines)] if baselines else tables
+    return [*tables, side_by_side("baseline", baselines)] if baselines else tables
 
 
-def _comparison_tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """How configs differ, the scores, and how accuracies differ."""
     differences = [[key, *map(str, values)] for key, values in comparison.differences.items()]
     pairs = [
         [
@@ -72,12 +59,12 @@ def _comparison_tables(comparison: Comparison) -> list[Table]:
     header = ("difference", "points", "95% interval", "only first correct", "only second", "p (McNemar)")
     return [
         (("config", *comparison.runs), differences) if differences else (("the configs are the same",), []),
-        _side_by_side("run", dict(zip(comparison.runs, comparison.evaluations, strict=True))),
+        side_by_side("run", dict(zip(comparison.runs, comparison.evaluations, strict=True))),
         (header, pairs),
     ]
 
 
-def _side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
+def side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
     """The main scores, one row for each evaluation."""
     header = [title, "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"]
     rows = [
@@ -96,79 +83,3 @@ def _interval(evaluation: Evaluation) -> str:
 
 def _or_undefined(value: float | None) -> str:
     return "undefined: a class is absent" if value is None else f"{value:.4f}"
-
-
-def write_report(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
-    """Writes the page about an evaluation into its run."""
-    opened, evaluation = answers.run, answers.evaluation
-    num_others = len(answers.predictor.models) - 1
-    recorded = opened.folder / run.ENVIRONMENT
-    environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
-    title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
-    sections = [
-        *(html_table(*table) for table in _tables(evaluation, baselines)),
-        figures.grid(_figures(answers)),
-        f"<h2>The {NUM_ERRORS} worst errors</h2>",
-        *_errors(answers),
-        "<h2>Config</h2>",
-        f"<pre>{html.escape(config_file.dump(opened.config))}</pre>",
-        "<h2>Environment</h2>",
-        f"<pre>{html.escape(environment)}</pre>",
-    ]
-    path = opened.folder / "report.html"
-    write_page(path, title, sections)
-    return path
-
-
-def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answers]) -> None:
-    """Writes a page with the scores of several runs and their curves together."""
-    by_name = dict(zip(comparison.runs, answers, strict=True))
-    logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
-    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
-    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
-    labels, evaluation = answers[0].labels, answers[0].evaluation
-    sections = [
-        *(html_table(*table) for table in _comparison_tables(comparison)),
-        figures.grid([
-            figures.losses(logged),
-            figures.validations(logged),
-            figures.roc(probabilities, labels, evaluation.classes),
-            figures.reliability(probabilities, labels, errors),
-        ]),
-    ]  # fmt: skip
-    write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
-
-
-def _figures(answers: Answers) -> list[figures.Drawing | None]:
-    evaluation, name = answers.evaluation, answers.run.folder.name
-    calibrated = np.exp(answers.log_probabilities)
-    both = {"before": np.exp(answers.raw_log_probabilities), "after calibration": calibrated}
-    errors = {"before": evaluation.raw.ece, "after calibration": evaluation.calibrated.ece}
-    logged = {name: metrics.read(answers.run.folder)}
-    return [
-        figures.losses(logged),
-        figures.validations(logged),
-        figures.roc({name: calibrated}, answers.labels, evaluation.classes),
-        figures.reliability(both, answers.labels, errors),
-        figures.confusion(evaluation),
-        figures.slices(evaluation),
-    ]
-
-
-def _errors(answers: Answers) -> list[str]:
-    """The wrong answers of the highest confidence, with the words that decided."""
-    models, classes = answers.predictor.models, answers.evaluation.classes
-    can_explain = len(models) == 1 and isinstance(models[0], TransformerModel)
-    rows = np.arange(len(answers.labels))
-    losses = -answers.log_probabilities[rows, answers.labels]
-    wrong = rows[~answers.correct]
-    entries = []
-    for i in wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_ERRORS]:
-        probabilities, text = np.exp(answers.log_probabilities[i]), answers.texts[i]
-        best = int(probabilities.argmax())
-        answer = f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[answers.labels[i]]}"
-        words = marked_words(explain(answers.predictor, text)) if can_explain else html.escape(text)
-        entries.append(
-            f"<details><summary>{html.escape(f'{answer}: {text[:80]}')}</summary><p>{words}</p></details>"
-        )
-    return entries or ["<p>None.</p>"]

@@ -1,38 +1,26 @@
-"""Figures as SVG text, each with a sentence that says what it shows.
+"""Figures of a page, each with a sentence that says what it shows.
 
 Shapes: N reviews, C classes.
 """
 
 import html
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from imdb_transformer.evaluation.scores import Evaluation, confidence_bins
+from imdb_transformer.evaluation.scores import Evaluation, confidence_bins, share_interval
+from imdb_transformer.report import charts
+from imdb_transformer.report.charts import Curve, Estimate
+from imdb_transformer.report.tables import heat_table
 
-LEGEND_WIDTH = 40  # characters
-SIZE = (5.0, 3.4)  # inches; the page scales them
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a class may be called $$
-    "svg.hashsalt": "imdb-tx",  # the same figure gives the same bytes
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 10,
-}
-BLUE, ORANGE = "#3b7dd8", "#d9822b"  # distinct in light and dark, and for the colour-blind
-COLOURS = (BLUE, ORANGE, *(f"C{i}" for i in range(2, 10)))
+NUM_MEANS = 50  # of a curve of training: a point is the mean of a fiftieth of the steps
+NUM_POINTS = 200  # of a ROC curve; more do not show
 
 Metrics = Sequence[dict[str, Any]]
 Probabilities = NDArray[np.float64]  # (N, C)
 Labels = NDArray[np.int64]  # (N,)
-Curve = tuple[ArrayLike, ArrayLike]  # x, y
 
 
 class Drawing(NamedTuple):
@@ -40,52 +28,86 @@ class Drawing(NamedTuple):
 
     title: str
     description: str
-    svg: str
+    content: str
+    """an SVG, or a table"""
+    names: Sequence[str] = ()
+    """of the colours, if there are several"""
 
 
 def grid(drawings: Iterable[Drawing | None]) -> str:
     """The figures that exist, each with its title and description."""
-    figures = [
-        f'<figure><div role="img" aria-label="{html.escape(drawing.description)}">{drawing.svg}</div>'
-        f"<figcaption><b>{drawing.title}.</b> {html.escape(drawing.description)}</figcaption></figure>"
-        for drawing in drawings
-        if drawing is not None
-    ]
-    return f'<h2>Figures</h2>\n<div class="figures">{"".join(figures)}</div>'
+    figures = []
+    for drawing in filter(None, drawings):
+        said = html.escape(drawing.description)
+        role = f' role="img" aria-label="{said}"' if drawing.content.startswith("<svg") else ""
+        figures.append(
+            f"<figure><figcaption><b>{drawing.title}</b><span>{said}</span></figcaption>"
+            f"{charts.legend(drawing.names) if len(drawing.names) > 1 else ''}"
+            f"<div{role}>{drawing.content}</div></figure>"
+        )
+    return f'<div class="figures">{"".join(figures)}</div>'
 
 
 def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
-    """Training loss of each run against the step, averaged over a fiftieth of the steps; None without any."""
-    curves: dict[str, Curve] = {}
+    """Loss of each run against the step, in training and on validation; None without any."""
+    drawn: list[Curve] = []
     texts = []
-    for name, metrics in by_run.items():
-        points = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
-        if points:
-            steps, values = np.array(points).T
-            window = max(1, len(values) // 50)
-            means = np.convolve(values, np.ones(window) / window, mode="valid")
-            curves[name] = steps[window - 1 :], means
-            texts.append(f"{name} from {means[0]:.3f} to {means[-1]:.3f} in {int(steps[-1]):,} steps")
-    description = f"Loss against step: {', '.join(texts)}."
-    return _curves(curves, "Training loss", description, x="step", y="training loss") if curves else None
-
-
-def validations(by_run: Mapping[str, Metrics]) -> Drawing | None:
-    """Validation accuracy of each run against the step; None if no run was validated."""
-    curves: dict[str, Curve] = {}
-    texts = []
-    for name, metrics in by_run.items():
-        points = [(line["step"], line["validation"]["accuracy"]) for line in metrics if "validation" in line]
-        if points:
-            steps, accuracies = np.array(points).T
-            curves[name] = steps, 100 * accuracies
-            texts.append(f"{name} {100 * accuracies.max():.2f}%")
-    if not curves:
+    alone = len(by_run) == 1
+    for i, (name, metrics) in enumerate(by_run.items()):
+        training = means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
+        validation = _validations(metrics, "loss")
+        if training:
+            labelled = None if validation else len(training) - 1
+            drawn.append(Curve(f"{name}, training", training, i, "thin", labelled))
+            first, last = training[0][1], training[-1][1]
+            texts.append(f"{name} from {first:.3f} to {last:.3f} in {training[-1][0]:,} steps")
+        if validation:
+            best = min(range(len(validation)), key=lambda at: validation[at][1])
+            drawn.append(Curve(f"{name}, validation", validation, i + alone, "dots", best))
+    if not drawn:
         return None
-    description = f"Accuracy against step; the best: {', '.join(texts)}."
-    return _curves(
-        curves, "Validation accuracy", description, x="step", y="validation accuracy, %", marker="o"
-    )
+    kinds = "" if alone else " Thin lines are training, lines with dots validation."
+    names = ["training", "validation"] if alone else list(by_run)
+    svg = charts.curves(drawn, "step", "loss", digits=3)
+    return Drawing("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
+
+
+def accuracies(by_run: Mapping[str, Metrics]) -> Drawing | None:
+    """Validation accuracy of each run against the step; None if no run was validated."""
+    drawn, texts = [], []
+    for i, (name, metrics) in enumerate(by_run.items()):
+        points = [(step, 100 * accuracy) for step, accuracy in _validations(metrics, "accuracy")]
+        if points:
+            best = max(range(len(points)), key=lambda at: points[at][1])
+            drawn.append(Curve(name, points, i + (len(by_run) == 1), "dots", labelled=best))
+            texts.append(f"{name} {points[best][1]:.2f}%")
+    if not drawn:
+        return None
+    shown = [y for curve in drawn for _, y in curve.points]
+    y_range = (min(*shown, max(shown) - 1), max(shown))
+    svg = charts.curves(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
+    description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
+    return Drawing("Validation accuracy", description, svg, list(by_run))
+
+
+def course(metrics: Metrics, key: str, title: str) -> Drawing | None:
+    """A number that each step logs, such as the learning rate, against the step."""
+    points = means([(line["step"], line[key]) for line in metrics if key in line])
+    if not points:
+        return None
+    svg = charts.curves([Curve(title, points, 0)], "step", title.lower(), digits=5)
+    return Drawing(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", svg)
+
+
+def means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most 50 points: each is the mean of as many steps, at the last of them.
+
+    >>> means([(step, step) for step in range(1, 101)])[:2]
+    [(2, 1.5), (4, 3.5)]
+    """
+    size = -(-len(points) // NUM_MEANS)
+    parts = [points[i : i + size] for i in range(0, len(points), size)] if points else []
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
 def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Drawing | None:
@@ -94,83 +116,83 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
 
     if len(classes) != 2 or len(set(labels.tolist())) != 2:
         return None
-    curves = {name: roc_curve(labels, each[:, 1])[:2] for name, each in by_name.items()}
-    areas = ", ".join(f"{name} {auc(*curve):.4f}" for name, curve in curves.items())
-    description = f"ROC curve of {classes[1]!r}; the area under it: {areas}."
-    return _curves(curves, "ROC", description, x="false positive rate", y="true positive rate", diagonal=0)
+    drawn, areas = [], []
+    for i, (name, probabilities) in enumerate(by_name.items()):
+        x, y, _ = roc_curve(labels, probabilities[:, 1])
+        areas.append(f"{name} {auc(x, y):.4f}")
+        shown = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
+        drawn.append(Curve(name, list(zip(x[shown].tolist(), y[shown].tolist(), strict=True)), i))
+    svg = charts.curves(
+        drawn, "false positive rate", "true positive rate", digits=3, x_range=(0, 1), y_range=(0, 1),
+        height=charts.SQUARE, diagonal=0,
+    )  # fmt: skip
+    return Drawing("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
 
 
 def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Drawing:
     """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
-    curves: dict[str, Curve] = {}
-    for name, probabilities in by_name.items():
-        confidence, accuracy, _ = zip(*confidence_bins(probabilities, labels), strict=True)
-        curves[name] = confidence, accuracy
-        chance = 1 / probabilities.shape[1]
+    drawn = []
+    for i, (name, probabilities) in enumerate(by_name.items()):
+        points = [
+            (confidence, accuracy) for confidence, accuracy, _ in confidence_bins(probabilities, labels)
+        ]
+        drawn.append(Curve(name, points, i, "dots"))
+    chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
+    lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
+    svg = charts.curves(
+        drawn, "confidence", "accuracy", digits=3, x_range=(chance, 1), y_range=(lowest, 1),
+        height=charts.SQUARE, diagonal=chance,
+    )  # fmt: skip
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    description = f"Accuracy against confidence; the calibration error: {texts}."
-    return _curves(
-        curves, "Reliability", description, x="confidence", y="accuracy", marker="o", diagonal=chance
+    return Drawing("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
+
+
+def by_class(evaluation: Evaluation) -> Drawing:
+    """Recall and precision of each class."""
+    counts = evaluation.confusion
+    rows = []
+    for i, name in enumerate(evaluation.classes):
+        correct, labelled, predicted = counts[i][i], sum(counts[i]), sum(row[i] for row in counts)
+        estimates = [_share(correct, labelled), _share(correct, predicted)]
+        rows.append((name, _num_reviews(labelled), [each for each in estimates if each is not None]))
+    description = (
+        "Recall: reviews of the class that are found. Precision: answers of the class that are right."
     )
+    return Drawing("Classes", description, charts.dots(rows), ["recall", "precision"])
 
 
-@matplotlib.rc_context(STYLE)
 def confusion(evaluation: Evaluation) -> Drawing:
     """Counts by true and predicted class."""
-    from sklearn.metrics import ConfusionMatrixDisplay
-
-    figure, axes = _axes()
-    counts = np.array(evaluation.confusion)
-    display = ConfusionMatrixDisplay(counts, display_labels=evaluation.classes)
-    display.plot(ax=axes, cmap="Blues", values_format=",d", colorbar=False)
-    description = f"{np.trace(counts):,} of {evaluation.num_examples:,} reviews are on the diagonal."
-    return _drawing("Confusion", description, figure)
+    table = heat_table("true \\ predicted", evaluation.classes, evaluation.confusion)
+    correct = sum(row[i] for i, row in enumerate(evaluation.confusion))
+    description = (
+        f"{correct:,} of {evaluation.num_examples:,} reviews are on the diagonal. Shares are of a row."
+    )
+    return Drawing("Confusion", description, table)
 
 
-@matplotlib.rc_context(STYLE)
 def slices(evaluation: Evaluation) -> Drawing | None:
     """Accuracy of each slice of the reviews."""
     if not evaluation.slices:
         return None
-    figure, axes = _axes("accuracy, %")
-    accuracies = {name: 100 * part.accuracy for name, part in evaluation.slices.items()}
-    axes.barh(list(accuracies), list(accuracies.values()), color=BLUE)
-    axes.invert_yaxis()
-    axes.set_xlim(max(0, min(accuracies.values()) - 5), 100)
-    texts = ", ".join(f"{name} {accuracy:.1f}%" for name, accuracy in accuracies.items())
-    return _drawing("Accuracy by kind of review", f"Accuracy: {texts}.", figure)
+    rows = []
+    for name, part in evaluation.slices.items():
+        share = _share(round(part.accuracy * part.num_examples), part.num_examples)
+        rows.append((name, _num_reviews(part.num_examples), [share] if share else []))
+    return Drawing("Accuracy by kind of review", "In percent, with 95% intervals.", charts.dots(rows))
 
 
-@matplotlib.rc_context(STYLE)
-def _curves(
-    curves: Mapping[str, Curve], title: str, description: str, *, x: str, y: str, marker: str = "",
-    diagonal: float | None = None,
-) -> Drawing:  # fmt: skip
-    """A curve for each run, and a dotted diagonal from `diagonal` to 1."""
-    figure, axes = _axes(x, y)
-    for colour, (name, curve) in zip(cycle(COLOURS), curves.items(), strict=False):
-        # A wide legend would leave no room for the curves.
-        label = name if len(name) <= LEGEND_WIDTH else f"…{name[1 - LEGEND_WIDTH :]}"
-        axes.plot(*curve, color=colour, marker=marker, markersize=3, label=label)
-    if diagonal is not None:
-        axes.plot([diagonal, 1], [diagonal, 1], color="grey", linestyle=":")
-    if len(curves) > 1:
-        axes.legend(frameon=False)
-    return _drawing(title, description, figure)
+def _num_reviews(count: int) -> str:
+    """
+    >>> _num_reviews(1), _num_reviews(2000)
+    ('1 review', '2,000 reviews')
+    """
+    return f"{count:,} review{'s' * (count != 1)}"
 
 
-def _axes(x: str = "", y: str = "") -> tuple[Figure, Any]:
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return figure, axes
+def _share(part: int, whole: int) -> Estimate | None:
+    return Estimate(part / whole, *share_interval(part, whole)) if whole else None
 
 
-def _drawing(title: str, description: str, figure: Figure) -> Drawing:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    # Black becomes the page's text colour, which is readable in dark mode.
-    return Drawing(title, description, svg.replace("#000000", "currentColor"))
+def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:
+    return [(line["step"], line["validation"][key]) for line in metrics if "validation" in line]

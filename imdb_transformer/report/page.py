@@ -9,31 +9,11 @@ from imdb_transformer.store.files import write_whole
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1">{refresh}
 <title>{title}</title>
 <link rel="icon" href="data:,">
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 1rem; }}
-h1, thead th {{ overflow-wrap: anywhere; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #8884; }}
-.figures {{ display: grid; gap: 1rem; }}
-.figures {{ grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); }}
-figure {{ margin: 0; }}
-figure svg {{ width: 100%; height: auto; }}
-figure svg text {{ fill: currentColor; }}
-figcaption {{ font-size: .9rem; }}
-mark {{ color: inherit; border-radius: .2em; background: none; }}
-pre, .scroll {{ overflow-x: auto; }}
-details {{ margin: .5rem 0; overflow-wrap: anywhere; }}
-summary {{ cursor: pointer; }}
-.map {{ font-size: .75rem; line-height: 1.1; }}
-.map th, .map td {{ padding: .1rem .3rem; border: none; }}
-.map th {{ font-weight: normal; text-align: right; white-space: nowrap; }}
-.map thead th {{ writing-mode: vertical-rl; }}
-.map td {{ min-width: 1.1rem; height: 1.1rem; }}
-</style></head><body>
+{style}</style></head><body>
 <h1>{title}</h1>
 {body}
 </body></html>
@@ -47,7 +27,32 @@ def check_page(path: Path) -> None:
         raise ConfigError(f"--html {path}: {problem}; name a file such as page.html.")
 
 
-def write_page(path: Path, title: str, sections: Sequence[str]) -> None:
-    """Writes a page of HTML sections under a title."""
-    page = PAGE.format(title=html.escape(title), body="\n".join(sections))
+def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_seconds: int = 0) -> None:
+    """Writes a page of HTML sections under a title. A browser loads it again every `refresh_seconds`."""
+    page = PAGE.format(
+        title=html.escape(title),
+        style=text_beside("page.css"),
+        refresh=f'\n<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
+        body="\n".join(sections),
+    )
     write_whole(path, page.encode(errors="replace"))  # an argument may contain bytes that are not text
+
+
+def text_beside(name: str) -> str:
+    """A file of this folder, such as the style of all pages."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def tiles(scores: Sequence[tuple[str, str]]) -> str:
+    """The main numbers. What stands in brackets is shown smaller."""
+    each = []
+    for name, score in scores:
+        value, _, note = score.partition(" (")
+        small = f"<small>{html.escape(note.removesuffix(')'))}</small>" if note else ""
+        each.append(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}{small}</dd></div>")
+    return f'<dl class="tiles">{"".join(each)}</dl>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Text that opens at a click."""
+    return f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(content)}</pre></details>"

@@ -1,31 +1,36 @@
 """Predictions, deciding words and attention of single reviews, as text and as HTML."""
 
 import html
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.page import write_page
-from imdb_transformer.report.tables import one_line
+from imdb_transformer.report.page import text_beside, write_page
+from imdb_transformer.report.tables import one_line, shortened
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
+    import numpy as np
+    from numpy.typing import NDArray
+
     from imdb_transformer.inference.attention import Attention
     from imdb_transformer.inference.explanation import Explanation, WordShare
     from imdb_transformer.inference.predictor import Prediction
 
+TEXT_WIDTH = 100  # of a review beside its prediction
 NUM_DECIDING = 5  # words for and against, as text
 MAP_WIDTH, NAME_WIDTH = 30, 12  # of a heat map as text: words, characters of a word
 SHADES = " ░▒▓█"
+CELL = 18  # pixels of a heat map on a page
+LEAST_WEIGHT = 0.01  # of attention on a page; there are too many smaller ones
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
-GREEN_RGB, RED_RGB, BLUE_RGB = "0 160 60", "220 40 40", "59 125 216"
-LEGEND = "Words on green speak for the class in the first line, words on red for the class in the second."
 
 
 def prediction_as_text(prediction: "Prediction") -> str:
     """One line for a review."""
-    text = one_line(prediction.text[:100]) + ("..." if len(prediction.text) > 100 else "")
-    return f"{_answer(prediction)}\t{text}"
+    return f"{_answer(prediction)}\t{shortened(prediction.text, TEXT_WIDTH)}"
 
 
 def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
@@ -34,22 +39,35 @@ def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Att
     return "\n  ".join([_answer(prediction) if why else prediction_as_text(prediction), *views])
 
 
-def as_html(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
-    """The same as a section of a page."""
-    parts = [f"<h2>{html.escape(f'{prediction.label} ({prediction.probability:.4f})')}</h2>"]
+def as_html(
+    prediction: "Prediction", why: "Explanation | None", attention: "Attention | None",
+    heads: "Sequence[Attention]",
+) -> str:  # fmt: skip
+    """The same as a section of a page, which shows `attention` until another of `heads` is chosen."""
+    answer = f"{html.escape(prediction.label)} <small>{prediction.probability:.4f}</small>"
+    parts = [f"<h2>{answer}</h2>"]
     if why is None:
-        parts.append(f"<p>{html.escape(prediction.text)}</p>")
+        parts.append(f'<p class="review">{with_breaks(prediction.text)}</p>')
     else:
-        lines = "<br>".join(map(html.escape, _explanation_lines(why)))
-        parts += [f"<p>{lines}</p>", f"<p>{marked_words(why)}</p>"]
+        sums = _sums(why)
+        parts += [
+            f'<p><mark class="for" style="--a: .4">for {html.escape(why.toward)} {sums[0]:+.1f}</mark>, '
+            f'<mark class="against" style="--a: .4">against {sums[1]:+.1f}</mark></p>',
+            f'<p class="review">{marked_words(why, prediction.text)}</p>',
+            f'<p class="note">{"<br>".join(map(html.escape, _explanation_lines(why)))}</p>',
+        ]
     if attention is not None:
-        parts.append(_map_as_html(attention))
-    return "\n".join(parts)
+        parts.append(_map_as_html(attention, heads))
+    return f'<section class="card">{"".join(parts)}</section>'
 
 
-def write_reviews(path: Path, sections: Sequence[str]) -> None:
+def write_reviews(path: Path, sections: Sequence[str], *, explained: bool, attended: bool) -> None:
     """Writes a page of sections from `as_html`."""
-    write_page(path, "Which words decided", [f"<p>{LEGEND}</p>", *sections])
+    title = "Which words decided" if explained else "What each word attended to"
+    if explained and attended:
+        title += ", and what they attended to"
+    scripts = [f"<script>{text_beside('attention.js')}</script>"] if attended else []
+    write_page(path, title, [*sections, *scripts])
 
 
 def coloured(explanation: "Explanation") -> str:
@@ -57,18 +75,34 @@ def coloured(explanation: "Explanation") -> str:
     return "  " + " ".join(_coloured(word, explanation.largest) for word in explanation.words)
 
 
-def marked_words(explanation: "Explanation") -> str:
-    """The whole text as HTML: words for `toward` on green, others on red; shares are tooltips."""
-    marked = []
+def marked_words(explanation: "Explanation", text: str) -> str:
+    """The whole text as HTML, with words for and against `toward` in two colours; shares are tooltips."""
+    marked, end = [], 0
     for word in explanation.words:
-        strength = 0.7 * abs(word.share) / explanation.largest
-        colour = _background(GREEN_RGB if word.share > 0 else RED_RGB, strength)
-        marked.append(f'<mark{colour} title="{word.share:+.3f}">{html.escape(word.word)}</mark>')
-    return " ".join(marked)
+        strength = abs(word.share) / explanation.largest
+        side = f'{"for" if word.share > 0 else "against"}" style="--a: {0.7 * strength:.2f}'
+        kind = f' class="{side}"' if strength >= FAINTEST else ""
+        mark = f'<mark{kind} title="{word.share:+.3f}">{html.escape(word.word)}</mark>'
+        marked += [with_breaks(text[end : word.start]), mark]
+        end = word.start + len(word.word)
+    return "".join([*marked, with_breaks(text[end:])])
+
+
+def with_breaks(text: str) -> str:
+    """The text as HTML; its break tags are line ends, which the page shows."""
+    from imdb_transformer.data.reviews import BREAK_TAG  # with numpy, which --help does not need
+
+    return html.escape(re.sub(BREAK_TAG, "\n", text, flags=re.IGNORECASE))
 
 
 def _answer(prediction: "Prediction") -> str:
     return f"{one_line(prediction.label)}\t{prediction.probability:.4f}"
+
+
+def _sums(explanation: "Explanation") -> tuple[float, float]:
+    """The shares of words for `toward`, and of those against it, each above zero."""
+    shares = [word.share for word in explanation.words]
+    return sum(share for share in shares if share > 0), sum(-share for share in shares if share < 0)
 
 
 def _explanation_lines(explanation: "Explanation") -> list[str]:
@@ -77,8 +111,8 @@ def _explanation_lines(explanation: "Explanation") -> list[str]:
     toward = [word for word in ordered[:NUM_DECIDING] if word.share > 0]
     against = [word for word in ordered[: -NUM_DECIDING - 1 : -1] if word.share < 0]
     return [
-        f"for {explanation.toward}: {_shares(toward)}",
-        f"for {explanation.against}: {_shares(against)}",
+        f"for {one_line(explanation.toward)}: {_shares(toward)}",
+        f"for {one_line(explanation.against)}: {_shares(against)}",
         f"logit difference {explanation.logit_difference:+.3f}, of which the bias is {explanation.bias:+.3f} "
         "(a word's share includes what it read in its neighbours)",
     ]
@@ -100,41 +134,53 @@ def _map_caption(attention: "Attention") -> str:
     return f"attention of {where}: each row is a word, and the words that it attends to are marked"
 
 
-def _strengths(attention: "Attention", num_words: int | None = None) -> list[list[float]]:
-    """Weights of the first words, each divided by the largest of its row."""
-    weights = attention.weights[:num_words, :num_words]
-    return (weights / weights.max(1, keepdims=True).clip(1e-9)).tolist()
-
-
 def _map_as_text(attention: "Attention") -> list[str]:
-    """A heat map in shades. If the text is long, it shows the first words."""
+    """A heat map in shades, relative to the largest of a row. Of a long text it shows the first words."""
     words = attention.words[:MAP_WIDTH]
     is_cut = len(attention.words) > len(words)
+    numbers = range(1, len(words) + 1)
+    margin = " " * (NAME_WIDTH + 4)
+    tens = "".join(f"{i // 10 or '':>2}" for i in numbers)
     lines = [
         _map_caption(attention) + (f" (the first {MAP_WIDTH} words; --html shows all)" if is_cut else ""),
-        " " * (NAME_WIDTH + 4) + "".join(f"{i % 100:2d}" for i in range(1, len(words) + 1)),
+        *([margin + tens] if tens.strip() else []),
+        margin + "".join(f"{i % 10:2d}" for i in numbers),
     ]
-    for i, (word, row) in enumerate(zip(words, _strengths(attention, MAP_WIDTH), strict=True), 1):
+    weights = attention.weights[:MAP_WIDTH, :MAP_WIDTH]
+    strengths = (weights / weights.max(1, keepdims=True).clip(1e-9)).tolist()
+    for i, word, row in zip(numbers, words, strengths, strict=True):
         shades = (SHADES[min(int(len(SHADES) * strength), len(SHADES) - 1)] * 2 for strength in row)
         lines.append(f"{word[:NAME_WIDTH]:>{NAME_WIDTH}} {i:2d} {''.join(shades)}".rstrip())
     return lines
 
 
-def _map_as_html(attention: "Attention") -> str:
-    """The same in shades of blue, with all words; the weight is a tooltip."""
-    words = list(map(html.escape, attention.words))
-    head = "".join(f"<th scope=col>{word}</th>" for word in words)
-    rows = []
-    for word, weights, strengths in zip(words, attention.weights, _strengths(attention), strict=True):
-        shades = (
-            f'{_background(BLUE_RGB, strength)} title="{weight:.3f}"' if strength >= FAINTEST else ""
-            for weight, strength in zip(weights, strengths, strict=True)
-        )
-        cells = "".join(f"<td{shade}></td>" for shade in shades)
-        rows.append(f"<tr><th scope=row>{word}</th>{cells}</tr>")
-    table = f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<p>{_map_caption(attention)}.</p>\n<div class="scroll"><table class="map">{table}</table></div>'
+def _map_as_html(chosen: "Attention", heads: "Sequence[Attention]") -> str:
+    """A heat map of all words. The page's script draws the cells of the chosen layer and head."""
+    by_layer: list[list[list[list[int]]]] = [[] for _ in range(heads[-1].layer)]
+    for each in heads:
+        by_layer[each.layer - 1].append([_largest(row) for row in each.weights])
+    words, side = chosen.words, CELL * len(chosen.words)
+    data = json.dumps({"words": words, "heads": by_layer}, separators=(",", ":")).replace("<", "\\u003c")
+    labels = "".join(f"<span>{html.escape(word) or '&nbsp;'}</span>" for word in words)
+    return (
+        f'<div class="attention"><h3>Attention</h3><p>{_choice("layer", len(by_layer), chosen.layer)}'
+        f"{_choice('head', len(by_layer[0]), chosen.head)}</p>"
+        '<p class="note">Each row is a word, and the words that it attends to are marked, the strongest '
+        f"darkest. Weights below {LEAST_WEIGHT} are left out. Point at a cell for its weight.</p>"
+        f'<output></output><div class="map"><div class="corner"></div><div class="columns">{labels}</div>'
+        f'<div class="rows">{labels}</div><svg style="width: {side}px; height: {side}px"></svg></div>'
+        f'<script type="application/json">{data}</script></div>'
+    )
 
 
-def _background(rgb: str, strength: float) -> str:
-    return f' style="background: rgb({rgb} / {strength:.2f})"' if strength >= FAINTEST else ""
+def _choice(name: str, count: int, chosen: int) -> str:
+    """A menu of the numbers from 1."""
+    numbers = "".join(f"<option{' selected' * (i == chosen)}>{i}</option>" for i in range(1, count + 1))
+    return f"<label>{name} <select>{numbers}</select></label>"
+
+
+def _largest(row: "NDArray[np.float64]") -> list[int]:
+    """The weights of a row that are shown: column, thousandths, column, thousandths and so on."""
+    (columns,) = (row >= LEAST_WEIGHT).nonzero()
+    thousandths = (1000 * row[columns]).round().astype(int)
+    return [number for pair in zip(columns.tolist(), thousandths.tolist(), strict=True) for number in pair]

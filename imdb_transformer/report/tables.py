@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 Row = Sequence[object]
+NUMBER = r"[-+]?\d|-$"  # how a cell begins whose column is set to the right
 
 
 def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
@@ -30,13 +31,36 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
 
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     """The same table for a page. The first cell of each row is its heading."""
-    head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in header)
+    texts = [[_cell(value) for value in row] for row in rows]
+    is_number = [bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in range(len(header))]
+    kinds = [' class="number"' if number else "" for number in is_number]
+    head = "".join(
+        f"<th scope=col{kind}>{html.escape(name)}</th>" for name, kind in zip(header, kinds, strict=True)
+    )
     body = []
-    for heading, *values in rows:
-        cells = "".join(f"<td>{html.escape(_cell(value))}</td>" for value in values)
-        body.append(f"<tr><th scope=row>{html.escape(_cell(heading))}</th>{cells}</tr>")
+    for heading, *values in texts:
+        cells = "".join(
+            f"<td{kind}>{html.escape(value)}</td>" for value, kind in zip(values, kinds[1:], strict=True)
+        )
+        body.append(f'<tr><th scope=row class="name">{html.escape(heading)}</th>{cells}</tr>')
     table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
     return f'<div class="scroll"><table>{table}</table></div>'
+
+
+def heat_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """A square table of counts, each with its share of the row, which also is its shade."""
+    head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in names)
+    body = []
+    for name, row in zip(names, counts, strict=True):
+        shares = [count / max(sum(row), 1) for count in row]
+        cells = "".join(
+            f'<td style="background: rgb(var(--heat) / {0.6 * share:.2f})">{count:,}<br>'
+            f"<small>{percent(share, digits=1)}</small></td>"
+            for count, share in zip(row, shares, strict=True)
+        )
+        body.append(f"<tr><th scope=row>{html.escape(name)}</th>{cells}</tr>")
+    table = f"<thead><tr><td>{html.escape(corner)}</td>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
+    return f'<div class="scroll"><table class="heat">{table}</table></div>'
 
 
 def _cell(value: object) -> str:
@@ -70,3 +94,15 @@ def one_line(text: str) -> str:
     'two lines and a tab'
     """
     return re.sub(r"\s", " ", text)
+
+
+def shortened(text: str, length: int) -> str:
+    """The text in one line, cut at a word's end if it is longer than `length` characters.
+
+    >>> shortened("a long and winding review", 15)
+    'a long and…'
+    """
+    text = one_line(text[: length + 1])  # the rest may be long
+    if len(text) <= length:
+        return text
+    return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"

@@ -1,0 +1,172 @@
+"""Charts as SVG text: curves, and dots with intervals. The page's style gives colours and type.
+
+A chart is drawn in units of about a pixel on a phone, and scaled to its column. A point shows its value when
+a mouse rests on it.
+"""
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from imdb_transformer.report.tables import shortened
+
+WIDTH, HEIGHT, SQUARE = 380, 230, 330
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 34  # margins
+ROW, NAMES, VALUES = 34, 128, 94  # of dots: height of a row, width of names and of values
+COLOURS = 6
+LABEL_DISTANCE = 13
+
+Point = tuple[float, float]
+Range = tuple[float, float]
+
+
+class Curve(NamedTuple):
+    """A curve of a chart."""
+
+    name: str
+    points: Sequence[Point]
+    colour: int
+    style: Literal["dots", "line", "thin"] = "line"
+    labelled: int | None = None
+    """index of the point that shows its value"""
+
+
+class Estimate(NamedTuple):
+    """A value between 0 and 1 with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def curves(
+    drawn: Sequence[Curve], x: str, y: str, *, digits: int, y_range: Range | None = None,
+    x_range: Range | None = None, height: int = HEIGHT, diagonal: float | None = None,
+) -> str:  # fmt: skip
+    """An SVG of curves over the axes `x` and `y`, and a dotted diagonal from `diagonal` to 1.
+
+    Without a range an axis starts at zero. `y_range` is widened to round numbers. Values are shown with so
+    many `digits` after the point.
+    """
+    xs, ys = zip(*(point for curve in drawn for point in curve.points), strict=True)
+    x_low, x_high = x_range or (0, max(1, *xs))
+    y_ticks = ticks(*(y_range or (min(0, *ys), max(ys))))
+    y_low, y_high = y_ticks[0], y_ticks[-1]
+
+    def place(point: Point) -> Point:
+        across = (point[0] - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+        up = (point[1] - y_low) / (y_high - y_low) * (height - TOP - BOTTOM)
+        return round(LEFT + across, 1), round(height - BOTTOM - up, 1)
+
+    parts = [_text(0, 10, y), _text(WIDTH - RIGHT, height - 2, x, "end")]
+    for tick in y_ticks:
+        (_, level), name = place((x_low, tick)), _tick_text(tick, y_ticks)
+        parts += [
+            _line((LEFT, level), (WIDTH - RIGHT, level), "rule"),
+            _text(LEFT - 6, level + 4, name, "end"),
+        ]
+    inner = [tick for tick in ticks(x_low, x_high) if x_low <= tick <= x_high]
+    for tick in inner:
+        parts.append(_text(place((tick, y_low))[0], height - BOTTOM + 15, _tick_text(tick, inner), "middle"))
+    if diagonal is not None:
+        parts.append(_line(place((diagonal, diagonal)), place((1, 1)), "guide"))
+    labelled = []
+    for curve in drawn:
+        parts.append(_curve(curve, list(map(place, curve.points)), f"{x} {{:,.4g}}: {{:.{digits}f}}"))
+        if curve.labelled is not None:
+            point = curve.points[curve.labelled]
+            labelled.append((place(point), f"{point[1]:.{digits}f}"))
+    return _svg(height, [*parts, *_labels(labelled)])
+
+
+def dots(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
+    """An SVG of a row for each name, with a note below it: values as numbers, and as dots on intervals."""
+    marks = ticks(100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100)
+    height = ROW * len(rows) + BOTTOM
+
+    def place(share: float) -> float:
+        return round(NAMES + (100 * share - marks[0]) / (marks[-1] - marks[0]) * (WIDTH - NAMES - VALUES), 1)
+
+    parts = []
+    for mark in marks:
+        at = place(mark / 100)
+        parts.append(_line((at, 4), (at, height - BOTTOM + 4), "rule"))
+        parts.append(_text(at, height - BOTTOM + 18, _tick_text(mark, marks), "middle"))
+    for i, (name, note, estimates) in enumerate(rows):
+        middle = ROW * i + ROW / 2
+        parts += [_text(0, middle - 1, shortened(name, 20), "start", "value"), _text(0, middle + 12, note)]
+        for j, each in enumerate(estimates):
+            level = middle + 8 * (j - (len(estimates) - 1) / 2)
+            said = f"{name}: {100 * each.value:.1f}% ({100 * each.low:.1f} to {100 * each.high:.1f})"
+            parts.append(
+                f'<g class="c{j % COLOURS}"><title>{html.escape(said)}</title>'
+                f"{_line((place(each.low), level), (place(each.high), level), 'range')}"
+                f'<circle class="dot" cx="{place(each.value)}" cy="{level}" r="4"/></g>'
+            )
+        values = " / ".join(f"{100 * each.value:.1f}" for each in estimates)
+        parts.append(_text(WIDTH, middle + 4, f"{values}%", "end", "value"))
+    return _svg(height, parts)
+
+
+def legend(names: Sequence[str]) -> str:
+    """The names of the colours, in their order."""
+    items = (
+        f'<span class="c{i % COLOURS}"><i></i>{html.escape(name)}</span>' for i, name in enumerate(names)
+    )
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers at like distances from at most `low` to at least `high`.
+
+    >>> ticks(0, 361), ticks(94.2, 96.7)
+    ([0.0, 100.0, 200.0, 300.0, 400.0], [94.0, 94.5, 95.0, 95.5, 96.0, 96.5, 97.0])
+    """
+    if high <= low:
+        high = low + 1
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
+    step = all_ticks[1] - all_ticks[0] if len(all_ticks) > 1 else 1
+    return f"{tick:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+
+
+def _curve(curve: Curve, places: list[Point], title: str) -> str:
+    """A line through the points, dots, and a larger invisible dot that shows a point's value."""
+    path = " ".join(f"{x},{y}" for x, y in places)
+    parts = [f'<polyline class="curve {curve.style}" points="{path}"/>']
+    for (x, y), point in zip(places, curve.points, strict=True):
+        if curve.style == "dots":
+            parts.append(f'<circle class="dot" cx="{x}" cy="{y}" r="2.5"/>')
+        said = html.escape(f"{curve.name}, {title.format(*point)}")
+        parts.append(f'<circle class="hit" cx="{x}" cy="{y}" r="6"><title>{said}</title></circle>')
+    return f'<g class="c{curve.colour % COLOURS}">{"".join(parts)}</g>'
+
+
+def _labels(labelled: Sequence[tuple[Point, str]]) -> list[str]:
+    """Values above their places, the lowest first, and each moved up if it would cover one before."""
+    labels, level = [], math.inf
+    for (x, y), value in sorted(labelled, key=lambda each: -each[0][1]):
+        level = min(y - 8, level - LABEL_DISTANCE)
+        anchor = "end" if x > WIDTH - 60 else "start" if x < LEFT + 20 else "middle"
+        labels.append(_text(x, round(level, 1), value, anchor, "value"))
+    return labels
+
+
+def _svg(height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{"".join(parts)}</svg>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", style: str = "") -> str:
+    kind = f' class="{style}"' if style else ""
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{kind}>{html.escape(text)}</text>'
+
+
+def _line(start: Point, end: Point, style: str) -> str:
+    return f'<line class="{style}" x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}"/>'

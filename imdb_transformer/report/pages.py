@@ -1,0 +1,163 @@
+"""The pages of a training, of an evaluation and of a comparison."""
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from imdb_transformer import config_file
+from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.evaluation.compare import Comparison
+from imdb_transformer.evaluation.evaluate import Answers
+from imdb_transformer.evaluation.scores import Evaluation
+from imdb_transformer.inference.explanation import explain
+from imdb_transformer.inference.transformer import TransformerModel
+from imdb_transformer.report import evaluations, figures
+from imdb_transformer.report.page import folded, tiles, write_page
+from imdb_transformer.report.reviews import marked_words, with_breaks
+from imdb_transformer.report.tables import duration, html_table, percent, shortened
+from imdb_transformer.store import metrics, run
+from imdb_transformer.training.loop import Update
+from imdb_transformer.training.train import result_of
+
+NUM_ERRORS = 20
+FILE_NAME = "report.html"
+REFRESH_SECONDS = 10  # while the run is training
+
+
+def watched(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
+    """The steps of a training. The run's page is written after the first, each validation and the end."""
+    update = None
+    try:
+        for update in steps:
+            if update.saved or update.step == 1:
+                write_training(folder, update.num_steps)
+            yield update
+    finally:
+        if update is not None:
+            write_training(folder, update.num_steps)
+
+
+def write_training(folder: Path, num_steps: int) -> Path:
+    """Writes the page of a run that is training, or was: how far it is, and its curves."""
+    opened, _ = run.locate(folder)
+    so_far, status = result_of(folder), opened.info.status
+    seconds_left = so_far.train_seconds * (num_steps / max(so_far.num_steps, 1) - 1)
+    is_running = status == "running"
+    left = f", about {duration(seconds_left)} left" if is_running and so_far.num_steps else ""
+    logged = metrics.read(opened.folder)
+    scores = [
+        ("step", f"{so_far.num_steps:,} (of {num_steps:,})"),
+        ("time", f"{duration(so_far.train_seconds)} ({so_far.tokens_per_second:,.0f} tokens/s)"),
+    ]
+    if so_far.validation:
+        at = f"(at step {so_far.best_step:,})"
+        scores.append(("validation accuracy", f"{percent(so_far.validation.accuracy)} {at}"))
+        scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
+    name = opened.folder.resolve().name
+    more = [
+        figures.course(logged, "lr", "Learning rate"),
+        figures.course(logged, "gradient_norm", "Gradient norm"),
+    ]
+    sections = [
+        f'<p class="lead">{status}{left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
+        f'<progress value="{so_far.num_steps}" max="{num_steps}"></progress>',
+        tiles(scores),
+        figures.grid([figures.losses({name: logged}), figures.accuracies({name: logged}), *more]),
+        *_origin(opened),
+    ]
+    path = opened.folder / FILE_NAME
+    write_page(path, f"Training of {name}", sections, refresh_seconds=REFRESH_SECONDS * is_running)
+    return path
+
+
+def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
+    """Writes the page about an evaluation into its run."""
+    opened, evaluation = answers.run, answers.evaluation
+    num_others = len(answers.predictor.models) - 1
+    title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
+    sections = [
+        f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
+        tiles(evaluations.score_rows(evaluation)),
+        figures.grid(_figures(answers)),
+    ]
+    if baselines:
+        sections += [
+            "<h2>Beside linear models</h2>",
+            html_table(*evaluations.side_by_side("baseline", baselines)),
+        ]
+    sections += [
+        f"<h2>The {NUM_ERRORS} worst errors</h2>",
+        *_errors(answers),
+        "<h2>The run</h2>",
+        *_origin(opened),
+    ]
+    path = opened.folder / FILE_NAME
+    write_page(path, title, sections)
+    return path
+
+
+def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answers]) -> None:
+    """Writes a page with the scores of several runs and their curves together."""
+    by_name = dict(zip(comparison.runs, answers, strict=True))
+    logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
+    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
+    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
+    labels, evaluation = answers[0].labels, answers[0].evaluation
+    sections = [
+        *(html_table(*table) for table in evaluations.comparison_tables(comparison)),
+        figures.grid([
+            figures.losses(logged),
+            figures.accuracies(logged),
+            figures.roc(probabilities, labels, evaluation.classes),
+            figures.reliability(probabilities, labels, errors),
+        ]),
+    ]  # fmt: skip
+    write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
+
+
+def _figures(answers: Answers) -> list[figures.Drawing | None]:
+    evaluation, name = answers.evaluation, answers.run.folder.name
+    calibrated = np.exp(answers.log_probabilities)
+    both = {"before calibration": np.exp(answers.raw_log_probabilities), "after": calibrated}
+    errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
+    logged = {name: metrics.read(answers.run.folder)}
+    return [
+        figures.losses(logged),
+        figures.accuracies(logged),
+        figures.roc({name: calibrated}, answers.labels, evaluation.classes),
+        figures.reliability(both, answers.labels, errors),
+        figures.by_class(evaluation),
+        figures.confusion(evaluation),
+        figures.slices(evaluation),
+    ]
+
+
+def _origin(opened: run.Run) -> list[str]:
+    """Config and environment, folded."""
+    recorded = opened.folder / run.ENVIRONMENT
+    environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
+    return [folded("Config", config_file.dump(opened.config)), folded("Environment", environment)]
+
+
+def _errors(answers: Answers) -> list[str]:
+    """The wrong answers of the highest confidence, with the words that decided."""
+    models, classes = answers.predictor.models, answers.evaluation.classes
+    can_explain = len(models) == 1 and isinstance(models[0], TransformerModel)
+    rows = np.arange(len(answers.labels))
+    losses = -answers.log_probabilities[rows, answers.labels]
+    wrong = rows[~answers.correct]
+    entries = []
+    for i in wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_ERRORS]:
+        probabilities, text = np.exp(answers.log_probabilities[i]), answers.texts[i]
+        best = int(probabilities.argmax())
+        answer = f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[answers.labels[i]]}"
+        summary = f"{answer}: {shortened(re.sub(BREAK_TAG, ' ', text, flags=re.IGNORECASE), 80)}"
+        words = marked_words(explain(answers.predictor, text), text) if can_explain else with_breaks(text)
+        entries.append(
+            f'<details><summary>{html.escape(summary)}</summary><p class="review">{words}</p></details>'
+        )
+    return entries or ["<p>None.</p>"]
