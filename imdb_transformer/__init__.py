@@ -8,7 +8,8 @@ From Python:
     evaluate("runs/mine").accuracy
     predictor = Predictor.load("runs/mine")
     predictor("I laughed, I cried.").label  # 'pos'
-    [prediction.probability for prediction in predictor(["one review", "another"])]
+    predictor.probabilities(["one review", "another"])  # an array: a row a review, a column a class
+    for prediction in predictor(many_reviews): ...  # a stream: as many as you like
 """
 
 from importlib import import_module
@@ -38,3 +39,8 @@ def __getattr__(name: str) -> Any:
         module, _, attribute = _WHERE[name].rpartition(".")
         return getattr(import_module(f"{__name__}.{module}"), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names that are only imported when asked for are listed as well."""
+    return sorted([*globals(), *__all__])

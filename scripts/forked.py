@@ -25,7 +25,7 @@ SECONDS = 120  # the longest that a trial may take
 # Commands import these on their way, which takes seconds: a forked process finds them loaded.
 MODULES = (
     *(module.name for module in pkgutil.walk_packages(imdb_transformer.__path__, "imdb_transformer.")),
-    "sklearn.linear_model", "sklearn.feature_extraction.text", "matplotlib.backends.backend_svg",
+    "sklearn.linear_model", "sklearn.feature_extraction.text",
     "torch._dynamo", "onnxscript",
 )  # fmt: skip
 for module in MODULES:

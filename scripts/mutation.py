@@ -46,7 +46,7 @@ LEFT_OUT = {f"test_{name}.py" for name in ("browser", "cli", "distributed", "fuz
 HEAVY = (
     "torch._dynamo", "torch.utils.flop_counter", "sklearn.metrics", "sklearn.linear_model", "datasets",
     "sklearn.feature_extraction.text", "scipy.stats", "scipy.optimize", "tokenizers", "pyarrow.parquet",
-    "hypothesis", "typer.testing", "matplotlib.figure", "safetensors.torch", "pydantic", "yaml", "tomli_w",
+    "hypothesis", "typer.testing", "safetensors.torch", "pydantic", "yaml", "tomli_w",
 )  # fmt: skip
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")} | {"GOMP_SPINCOUNT": "0"}
 PYTEST = ("-p", "no:cacheprovider", "--hypothesis-seed=0", "-W", "ignore::pytest.PytestAssertRewriteWarning")

@@ -3,20 +3,25 @@
 import json
 import re
 import shutil
+import signal
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from imdb_transformer.config import Config
+from imdb_transformer.errors import Interrupted
 from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import answer, evaluate
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
-from imdb_transformer.report.pages import write_evaluation
+from imdb_transformer.report.pages import watched, write_evaluation
 from imdb_transformer.report.tables import html_table, shortened
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
+from imdb_transformer.training.train import training_steps
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
@@ -247,3 +252,38 @@ def test_errors_keep_their_line_breaks_and_are_cut_between_words(linear: Path, t
     page = write_evaluation(answered, {}).read_text()
     assert "First line.\n\nsecond" in page
     assert re.search(r"First line\.  (second ){6,}second…</summary>", page)
+
+
+def test_a_page_shows_a_training_while_it_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    path = tmp_path / "run" / "report.html"
+    steps = watched(training_steps(tiny(), path.parent, "classifier"), path.parent)
+    pages = [(update.step, path.read_text()) for update in steps if update.step == 1 or update.saved]
+    assert len(pages) > 2
+    num_steps = pages[-1][0]
+    for step, page in pages:
+        assert '<meta http-equiv="refresh"' in page
+        assert f'<progress value="{step if step > 1 else 0}" max="{num_steps}">' in page
+        assert (">running, about " in page) == (1 < step < num_steps)
+    assert "<b>Validation accuracy</b>" not in pages[0][1]
+    assert "<b>Validation accuracy</b>" in pages[1][1]
+    ended = path.read_text()
+    assert ">finished. " in ended
+    assert "http-equiv" not in ended
+
+
+def test_the_page_of_an_interrupted_training_says_so(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    steps = watched(training_steps(tiny(), tmp_path / "run", "classifier"), tmp_path / "run")
+    while next(steps).step < 3:
+        pass
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        next(steps)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ">interrupted. " in page
+    assert '<progress value="3"' in page
+    assert "http-equiv" not in page
+
+
+def test_train_writes_the_page(trained: Path, encoder: Path) -> None:
+    for folder in (trained, encoder):
+        assert "<b>Loss</b>" in (folder / "report.html").read_text()

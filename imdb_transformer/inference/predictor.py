@@ -3,6 +3,7 @@
 Shapes: N texts, C classes.
 """
 
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, overload
@@ -66,6 +67,8 @@ class Predictor:
     ['pos', 'neg']
     >>> predictor.probabilities(["a great film"]).shape  # doctest: +SKIP
     (1, 2)
+    >>> predictor.probabilities("a great film").shape  # doctest: +SKIP
+    (2,)
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -94,23 +97,36 @@ class Predictor:
     def __call__(
         self, texts: str | Iterable[str], *, chunk: int = CHUNK
     ) -> Prediction | Iterator[Prediction]:
-        """The prediction for a text, or those for any number of texts, in order.
+        """The prediction for a text. For several texts, an iterator of their predictions, in order.
 
-        Texts are read and predicted `chunk` at a time.
+        The iterator is a stream: texts are read and predicted `chunk` at a time while you take its items, and
+        there may be more of them than memory holds. `list(predictor(texts))` makes a list.
+        Raises TypeError if a text is not a str.
         """
         if isinstance(texts, str):
             return next(self([texts]))
+        each = _texts_of(texts)
         return (
             Prediction(self.classes[row.argmax()], float(row.max()), text)
-            for part in in_chunks(texts, chunk)
+            for part in in_chunks(each, chunk)
             for text, row in zip(part, self.probabilities(part), strict=True)
         )
 
-    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """(N, C) probabilities of texts, in the order of `classes`."""
-        if not texts:
+    def probabilities(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
+        """(N, C) probabilities of a list or a pandas Series of texts, or (C,) of a text.
+
+        Columns are in the order of `classes`. Raises TypeError if a text is not a str.
+        """
+        if isinstance(texts, str):
+            return self.probabilities([texts])[0]
+        listed = list(_texts_of(texts))
+        if not listed:
             return np.empty((0, len(self.classes)))
-        return np.exp(self.log_probabilities([model.logits(texts) for model in self.models]))
+        return np.exp(self.log_probabilities([model.logits(listed) for model in self.models]))
+
+    def __repr__(self) -> str:
+        models = " + ".join(f"{type(model).__name__}(step={model.step})" for model in self.models)
+        return f"Predictor(classes={self.classes}, {models})"
 
     def log_probabilities(
         self, logits: Sequence[NDArray[np.floating]], *, calibrated: bool = True
@@ -126,6 +142,24 @@ class Predictor:
             each.append(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
         mean: NDArray[np.float64] = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
         return mean
+
+
+def _texts_of(texts: object) -> Iterator[str]:
+    """The texts, one by one. Raises TypeError if there is something else, at once or when it comes."""
+    if hasattr(texts, "columns"):  # iterating over a DataFrame gives the names of its columns
+        raise TypeError("A whole table was passed; pass its column of texts, such as frame['text'].")
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"Texts are a str or several of them, not {reprlib.repr(texts)}.")
+    return (_checked(text, number) for number, text in enumerate(texts, 1))
+
+
+def _checked(text: object, number: int) -> str:
+    if isinstance(text, str):
+        return text
+    shown = reprlib.repr(text)
+    is_missing = shown in ("None", "nan", "<NA>", "NaT")  # as pandas has it
+    hint = "leave missing texts out, or fill them with ''" if is_missing else "each text must be a str"
+    raise TypeError(f"Text {number} is {shown}: {hint}.")
 
 
 def load_model(path: Path, device: str = "auto", *, few: bool = False) -> Model:

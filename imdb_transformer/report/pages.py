@@ -45,9 +45,10 @@ def write_training(folder: Path, num_steps: int) -> Path:
     """Writes the page of a run that is training, or was: how far it is, and its curves."""
     opened, _ = run.locate(folder)
     so_far, status = result_of(folder), opened.info.status
-    seconds_left = so_far.train_seconds * (num_steps / max(so_far.num_steps, 1) - 1)
-    is_running = status == "running"
-    left = f", about {duration(seconds_left)} left" if is_running and so_far.num_steps else ""
+    left, is_running = "", status == "running"
+    if is_running and 0 < so_far.num_steps < num_steps:
+        seconds = so_far.train_seconds * (num_steps / so_far.num_steps - 1)
+        left = f", about {duration(seconds)} left"
     logged = metrics.read(opened.folder)
     scores = [
         ("step", f"{so_far.num_steps:,} (of {num_steps:,})"),
@@ -92,7 +93,6 @@ def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> P
     sections += [
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(answers),
-        "<h2>The run</h2>",
         *_origin(opened),
     ]
     path = opened.folder / FILE_NAME
@@ -140,7 +140,11 @@ def _origin(opened: run.Run) -> list[str]:
     """Config and environment, folded."""
     recorded = opened.folder / run.ENVIRONMENT
     environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
-    return [folded("Config", config_file.dump(opened.config)), folded("Environment", environment)]
+    return [
+        "<h2>The run</h2>",
+        folded("Config", config_file.dump(opened.config)),
+        folded("Environment", environment),
+    ]
 
 
 def _errors(answers: Answers) -> list[str]:
