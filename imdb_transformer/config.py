@@ -134,6 +134,8 @@ class TrainConfig(Section):
     """validations without improvement before training stops; 0 never stops early"""
     best_by: Literal["accuracy", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
+    yardstick: bool = True
+    """compare with a linear model on validation when training ends"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """of activations; `auto` takes `bf16` if it is faster on this hardware, else `fp32`. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

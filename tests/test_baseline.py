@@ -10,11 +10,16 @@ from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, fit, log_count_ratio, make_baseline
+from imdb_transformer.evaluation.compare import compare
 from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.yardstick import Yardstick
 from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.report import summaries
 from imdb_transformer.store.run import Weighting
+from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
+from tests.in_process import train
 
 KINDS: tuple[Weighting, ...] = ("nb", "tfidf")
 TEXTS = ["a good good film", "a bad film", "good , good", "bad , bad", "a dull film", "a dull thing"]
@@ -107,3 +112,26 @@ def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path)
 def test_texts_without_a_common_ngram_are_refused() -> None:
     with pytest.raises(DataError, match="occurs in 2 of the 4 training reviews"):
         fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)
+
+
+def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
+    linear = make_baseline(tmp_path / "nb", tiny(), "nb").validation
+    found = result_of(ended.folder).yardstick
+    assert linear is not None
+    assert found is not None
+    assert found.accuracy == linear.accuracy
+    pair = compare([tmp_path / "nb", ended.folder], "validation")[0].pairs[0]
+    assert (found.difference, found.low, found.high) == (pair.difference, pair.low, pair.high)
+    assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
+
+
+def test_the_line_says_which_command_makes_a_linear_model_that_is_better() -> None:
+    better = Yardstick(accuracy=0.8, difference=0.0123, low=-0.001, high=0.02)
+    told = summaries.yardstick(better, "runs/a b")
+    assert "80.00%; the difference is +1.23 points (95% interval -0.10 to +2.00)" in told
+    assert "imdb-tx baseline" not in told
+    worse = Yardstick(accuracy=0.8, difference=-0.0123, low=-0.02, high=0.001)
+    assert summaries.yardstick(worse, "runs/a b").endswith("imdb-tx baseline --config 'runs/a b/config.toml'")

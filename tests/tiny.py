@@ -25,4 +25,5 @@ lr = 1e-2
 warmup_fraction = 0.0
 ema_decay = 0.0
 best_by = "accuracy"
+yardstick = false
 """

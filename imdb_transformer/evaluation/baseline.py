@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
-from imdb_transformer.evaluation.evaluate import calibrate, evaluate
+from imdb_transformer.evaluation.evaluate import evaluate, fit_temperature, validation_logits
 from imdb_transformer.evaluation.scores import Evaluation, Score, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.store import run
@@ -52,7 +52,9 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     if config.data.validation:
         rows = encoded.rows_of(config.data, stored, "validation")
         validation = score(model.logits(rows.texts), np.array(rows.labels))
-    calibrate(opened).with_status("finished")
+    if config.data.validation:
+        opened = opened.updated(temperature=fit_temperature(*validation_logits(opened)))
+    opened.with_status("finished")
     return Baseline(
         run=str(folder), weighting=weighting, num_ngrams=model.ngrams.vocab_size, validation=validation
     )

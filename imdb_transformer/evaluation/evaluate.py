@@ -179,11 +179,9 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     return float(np.exp(minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded").x))
 
 
-def calibrate(opened: run.Run) -> run.Run:
-    """The run with the temperature of its best checkpoint fitted on validation, if that was held out."""
-    if not opened.config.data.validation or opened.info.kind == "encoder":
-        return opened
+def validation_logits(opened: run.Run) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(N, C) logits and (N,) labels of a run's validation reviews."""
     stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = encoded.rows_of(opened.config.data, stored, "validation")
     logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
-    return opened.updated(temperature=fit_temperature(logits, np.array(rows.labels)))
+    return logits, np.array(rows.labels)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline
     from imdb_transformer.evaluation.scores import Score
+    from imdb_transformer.evaluation.yardstick import Yardstick
     from imdb_transformer.store.listing import Listed
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
@@ -104,10 +105,23 @@ def result(ended: "TrainingResult") -> str:
     cost = f"training took {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
         return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {_finetuning(ended.run)}"
-    score = _score(ended.validation)
-    return (
-        f"{ended.run}: {score}, at step {ended.best_step:,}\n{cost}\nnext: {command_line('eval', ended.run)}"
+    lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
+    if ended.yardstick is not None:
+        lines.append(yardstick(ended.yardstick, ended.run))
+    return "\n".join([*lines, cost, f"next: {command_line('eval', ended.run)}"])
+
+
+def yardstick(found: "Yardstick", folder: str) -> str:
+    """How a run compares with a linear model; if that is better, also the command that makes it."""
+    points = [100 * value for value in (found.difference, found.low, found.high)]
+    line = (
+        f"a linear model (nb) on the same reviews: {percent(found.accuracy)}; the difference is "
+        f"{points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
+    if found.difference >= 0:
+        return line
+    command = command_line("baseline", "--config", f"{folder}/config.toml")
+    return f"{line}\nThe linear model is better here. To make it: {command}"
 
 
 def seeds(summary: "SeedsSummary") -> str:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import DivergedError, Interrupted
-from imdb_transformer.evaluation.evaluate import calibrate
 from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.evaluation.yardstick import conclude
 from imdb_transformer.store.run import COMMANDS, CheckpointName, Run
 from imdb_transformer.training import checkpoints
 from imdb_transformer.training.optimizers import learning_rate
@@ -95,7 +95,7 @@ def training_loop(
         checkpoints.write_metrics(run, metrics, world)
         raise _diverged(run, error, world) from None
     if world.is_first:
-        calibrate(run).with_status("finished")
+        conclude(run).with_status("finished")
     world.wait()
 
 

@@ -22,6 +22,7 @@ from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, joined
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.evaluation.yardstick import Yardstick, yardstick_of
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
@@ -46,6 +47,7 @@ class TrainingResult(BaseModel):
     best_step: int
     num_steps: int
     validation: Score | None
+    yardstick: Yardstick | None
     train_seconds: float
     tokens_per_second: float
 
@@ -199,6 +201,7 @@ def result_of(folder: Folder) -> TrainingResult:
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
+        yardstick=yardstick_of(current.folder),
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
     )
