@@ -72,5 +72,6 @@ def test_compare_shows_configs_scores_and_pairs(trained: Path, tmp_path: Path) -
     found = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
     assert found["differences"] == {"kind": ["classifier", "nb", "classifier"], "train.lr": [0.01, 0.5, 0.01]}
     assert len(found["pairs"]) == 3
-    assert [e["num_examples"] for e in found["evaluations"]] == [100] * 3
+    sizes = [(each["split"], each["num_examples"]) for each in found["evaluations"]]
+    assert sizes == [("validation", 20)] * 3  # choices are made on validation
     assert isinstance(imdb_tx("compare", trained).exception, ConfigError)

@@ -17,7 +17,7 @@ from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperatur
 from imdb_transformer.evaluation.scores import evaluation_of, score
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
-from imdb_transformer.report.evaluations import score_rows
+from imdb_transformer.report.evaluations import as_text, score_rows
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
@@ -226,3 +226,30 @@ def test_scores_are_named_and_rounded_for_people() -> None:
         LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos")
     )
     assert dict(score_rows(alone))["ROC AUC"] == "undefined: a class is absent"
+
+
+def test_each_class_has_precision_recall_f1_and_support() -> None:
+    logits = np.log(np.eye(3)[[0, 0, 1, 2, 2]] * 0.8 + 0.1)
+    labels = np.array([0, 1, 1, 1, 2])
+    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("1", "3", "10"))
+    figures = {name: (each.precision, each.recall, each.support) for name, each in found.per_class.items()}
+    assert figures == {"1": (0.5, 1.0, 1), "3": (1.0, pytest.approx(1 / 3), 3), "10": (0.5, 1.0, 1)}
+    assert found.f1 == pytest.approx(np.mean([each.f1 for each in found.per_class.values()]))
+    assert found.mean_absolute_error == pytest.approx((2 + 7) / 5)  # 3 taken for 1, and for 10
+    shown = as_text(found, {})
+    assert "macro F1" in shown
+    assert re.search(r"mean absolute error +1\.8000", shown)
+    assert "class  precision  recall  F1      support" in shown
+
+
+@pytest.mark.parametrize("classes", [("a", "b", "c"), ("1", "2", "nan")])
+def test_only_classes_that_are_numbers_have_a_mean_error(classes: tuple[str, ...]) -> None:
+    found = evaluation_of(np.eye(3), np.arange(3), split="test", checkpoint="best", classes=classes)
+    assert found.mean_absolute_error is None
+    assert "absolute" not in as_text(found, {})
+
+
+def test_f1_of_two_classes_names_its_class() -> None:
+    found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    assert "F1 of pos" in as_text(found, {})
+    assert found.f1 == pytest.approx(found.per_class["pos"].f1)

@@ -333,7 +333,7 @@ def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, text
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
     out = tables.output_schema(table.schema)
-    found = [Prediction("pos", 0.5 + i / 100, text) for i, text in enumerate(texts)]
+    found = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
     tables.write_tables([tables.with_predictions(table, found, out)], out, path)
     assert texts_of(path) == texts
     read = read_table(path, ["text"])

@@ -28,7 +28,7 @@ imdb-tx compare base base-2 --html compare.html""",
 )
 def compare(
     paths: ComparedRuns,
-    split: options.Split = "test",
+    split: options.Split = "validation",
     html: Html = None,
     as_json: options.Json = False,
 ) -> None:

@@ -132,6 +132,7 @@ def train_one(
     folder = resume or run_dir or new_run_dir(_run_name(name, config, kind))
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
     from imdb_transformer.distributed import joined
+    from imdb_transformer.store import run
     from imdb_transformer.training.train import training_steps
 
     with joined() as world:
@@ -143,6 +144,8 @@ def train_one(
         steps = training_steps(config, folder, kind, resume=resume is not None, **start)
         result = _finish(folder, steps, world)
         if world.is_first:
+            if run.open_run(Path(result.run)).config.data.source == "demo":
+                screen.note(summaries.DEMO_NOTE)
             screen.show(result.model_dump_json() if as_json else summaries.result(result), sys.stdout)
 
 

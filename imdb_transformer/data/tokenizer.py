@@ -100,6 +100,11 @@ class Tokenizer:
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
         return [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
 
+    def characters_per_piece(self, texts: Sequence[str]) -> float:
+        """The mean length of a piece of texts. Words that training knows are one piece, others several."""
+        num_pieces = sum(len(ids) for ids in self.encode_whole(texts))
+        return sum(map(len, texts)) / max(num_pieces, 1)
+
     def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
         """Ids of a text, cut, and for each id the (start, end) of its characters."""
         encoding = self._engine.encode(_encodable(text))

@@ -39,6 +39,16 @@ class Slice(BaseModel, extra="forbid", frozen=True):
     accuracy: float
 
 
+class ClassScore(BaseModel, extra="forbid", frozen=True):
+    """One class against the rest."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    """reviews of the class"""
+
+
 class Evaluation(BaseModel, extra="forbid", frozen=True):
     """All scores of one split; `imdb-tx eval` writes them into the run."""
 
@@ -52,7 +62,10 @@ class Evaluation(BaseModel, extra="forbid", frozen=True):
     accuracy_high: float
     """95% interval of the accuracy (Wilson 1927)"""
     f1: float
-    """of the second of two classes; of more classes, the mean"""
+    """of the second of two classes; of more classes, the mean (macro F1)"""
+    per_class: dict[str, ClassScore]
+    mean_absolute_error: float | None
+    """between the predicted and the true class, if the classes are numbers"""
     roc_auc: float | None
     """area under the ROC curve; of more than two classes, the mean of one against the rest. None if the split
     lacks a class"""
@@ -85,7 +98,7 @@ def evaluation_of(
     `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name.
     """
     # Not imported at the top: training only needs `score`, and scikit-learn takes a second to load.
-    from sklearn.metrics import confusion_matrix, f1_score
+    from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
     predicted = logits.argmax(1)
     correct = predicted == labels
@@ -96,12 +109,18 @@ def evaluation_of(
     }
     low, high = share_interval(int(correct.sum()), len(labels))
     numbers, average = list(range(len(classes))), "binary" if len(classes) == 2 else "macro"
+    figures = precision_recall_fscore_support(labels, predicted, labels=numbers, zero_division=0)
+    per_class = {
+        name: ClassScore(precision=float(p), recall=float(r), f1=float(f), support=int(n))
+        for name, p, r, f, n in zip(classes, *figures, strict=True)
+    }
     area, precision = _areas(_probabilities(logits), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split, checkpoint=checkpoint, num_examples=len(labels), classes=classes, loss=calibrated.loss,
         accuracy=float(correct.mean()), accuracy_low=low, accuracy_high=high,
         f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
+        per_class=per_class, mean_absolute_error=_mean_absolute_error(predicted, labels, classes),
         roc_auc=area, average_precision=precision, slices=parts,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
         confusion=confusion_matrix(labels, predicted, labels=numbers).tolist(),
@@ -112,6 +131,19 @@ def share_interval(part: int, whole: int) -> tuple[float, float]:
     """The 95% interval of a share (Wilson 1927)."""
     low, high = binomtest(part, whole).proportion_ci(0.95, method="wilson")
     return float(low), float(high)
+
+
+def _mean_absolute_error(
+    predicted: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> float | None:
+    """None if the classes are two or are not all finite numbers."""
+    try:
+        values = np.array([float(name) for name in classes])
+    except ValueError:
+        return None
+    if len(classes) == 2 or not np.isfinite(values).all():
+        return None
+    return float(np.abs(values[predicted] - values[labels]).mean())
 
 
 def _areas(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer.data.reviews import in_chunks
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.exported import SUFFIX, ExportedModel
 from imdb_transformer.inference.linear import LinearModel
 from imdb_transformer.inference.plain import PlainModel
@@ -51,6 +51,8 @@ class Prediction(NamedTuple):
     label: str
     probability: float
     text: str
+    probabilities: dict[str, float]
+    """of each class, by its name"""
 
     def record(self) -> dict[str, Any]:
         """Its fields by name, as JSON takes them."""
@@ -71,15 +73,20 @@ class Predictor:
     (2,)
     """
 
-    def __init__(self, models: Sequence[Model]) -> None:
-        self.models, self.classes = models, models[0].classes
+    def __init__(self, models: Sequence[Model], *, threshold: float | None = None) -> None:
+        self.models, self.classes, self.threshold = models, models[0].classes, threshold
+        if threshold is not None and len(self.classes) != 2:
+            raise ConfigError(f"A threshold needs two classes, and here are {len(self.classes)}.")
 
     @classmethod
-    def load(cls, *paths: str | Path, device: str = "auto", few: bool = False) -> Self:
+    def load(
+        cls, *paths: str | Path, device: str = "auto", few: bool = False, threshold: float | None = None
+    ) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
         `device`: "auto" uses a GPU if there is one, "cpu" does not. `few`: for a few texts, without torch,
-        which takes longer to import than they take. Raises RunError.
+        which takes longer to import than they take. `threshold`: the probability from which the second of
+        two classes is predicted; without it the more probable one is. Raises RunError and ConfigError.
         """
         models = [load_model(Path(path), device, few=few) for path in paths]
         for path, model in zip(paths, models, strict=True):
@@ -88,7 +95,7 @@ class Predictor:
                     f"{path} predicts the classes {', '.join(model.classes)}, {paths[0]} "
                     f"{', '.join(models[0].classes)}: they cannot be combined."
                 )
-        return cls(models)
+        return cls(models, threshold=threshold)
 
     @overload
     def __call__(self, texts: str) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is iterable too
@@ -107,10 +114,14 @@ class Predictor:
             return next(self([texts]))
         each = _texts_of(texts)
         return (
-            Prediction(self.classes[row.argmax()], float(row.max()), text)
+            self._prediction(text, row.tolist())
             for part in in_chunks(each, chunk)
             for text, row in zip(part, self.probabilities(part), strict=True)
         )
+
+    def _prediction(self, text: str, row: list[float]) -> Prediction:
+        best = row.index(max(row)) if self.threshold is None else int(row[1] >= self.threshold)
+        return Prediction(self.classes[best], row[best], text, dict(zip(self.classes, row, strict=True)))
 
     def probabilities(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
         """(N, C) probabilities of a list or a pandas Series of texts, or (C,) of a text.

@@ -91,17 +91,24 @@ def check_output(path: Path, schema: pa.Schema) -> None:
         raise ConfigError(f"--output {path}: {problem}.")
 
 
-def output_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of an input, then those of predictions; they replace input columns of the same name."""
-    return pa.schema([*(field for field in schema if field.name not in ADDED), *ADDED.items()])
+def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
+    """The columns of an input, then those of predictions; they replace input columns of the same name.
+
+    Each of `classes` has a column with its probability.
+    """
+    added = ADDED | {f"probability_{name}": pa.float64() for name in classes}
+    return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
 
 
-def with_predictions(table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema) -> pa.Table:
+def with_predictions(
+    table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema, classes: Sequence[str] = ()
+) -> pa.Table:
     """A table of the input with its predictions, in the columns of `output_schema`."""
     added: dict[str, list[Any]] = {
         "predicted_label": [p.label for p in predictions],
         "probability": [p.probability for p in predictions],
     }
+    added |= {f"probability_{name}": [p.probabilities[name] for p in predictions] for name in classes}
     columns = [added[name] if name in added else table.column(name) for name in out.names]
     return pa.table(columns, schema=out)
 
@@ -133,7 +140,12 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
 
 
 def describe_call(
-    predictor: Predictor, paths: Sequence[Path], input_file: Path, column: str, bad_rows: str
+    predictor: Predictor,
+    paths: Sequence[Path],
+    input_file: Path,
+    column: str,
+    bad_rows: str,
+    classes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that the predictions of a file depend on."""
     status = input_file.stat()
@@ -144,13 +156,15 @@ def describe_call(
         "--bad-rows": bad_rows,
         "run": [identity_of(path) for path in paths],
         "precision": [model.precision for model in predictor.models],
+        "--threshold": predictor.threshold,
+        "--probabilities": list(classes),
         "version of imdb-tx": __version__,
     }
 
 
 def write_predictions(
     predictor: Predictor, parts: Iterable[pa.Table], schema: pa.Schema, column: str, output: Path,
-    call: dict[str, Any], *, resume: bool,
+    call: dict[str, Any], *, resume: bool, classes: Sequence[str] = (),
 ) -> Iterator[tuple[bool, int]]:  # fmt: skip
     """Writes the tables of a file with their predictions to `output`.
 
@@ -162,14 +176,14 @@ def write_predictions(
     the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
     is damaged.
     """
-    out, num_rows, paths = output_schema(schema), 0, []
+    out, num_rows, paths = output_schema(schema, classes), 0, []
     with claimed(output, call, resume=resume) as folder:
         for i, part in enumerate(parts):
             paths.append(folder / f"{i:06}.arrow")
             if is_new := not paths[-1].exists():
                 predictions = list(predictor(part.column(column).to_pylist()))
                 with whole_file(paths[-1]) as temporary:
-                    table = with_predictions(part, predictions, out)
+                    table = with_predictions(part, predictions, out, classes)
                     feather.write_feather(table, temporary, compression="zstd")
             num_rows += part.num_rows
             yield is_new, num_rows

@@ -22,10 +22,12 @@ def comparison_as_text(comparison: Comparison) -> str:
 def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Name and text of each score."""
     raw, calibrated = evaluation.raw, evaluation.calibrated
+    classes, error = evaluation.classes, evaluation.mean_absolute_error
     return [
         ("reviews", f"{evaluation.num_examples:,}"),
         ("accuracy", f"{percent(evaluation.accuracy)} (95% interval {_interval(evaluation)})"),
-        ("F1", f"{evaluation.f1:.4f}"),
+        (f"F1 of {classes[1]}" if len(classes) == 2 else "macro F1", f"{evaluation.f1:.4f}"),
+        *([] if error is None else [("mean absolute error", f"{error:.4f}")]),
         ("ROC AUC", _or_undefined(evaluation.roc_auc)),
         ("average precision", _or_undefined(evaluation.average_precision)),
         ("loss", f"{calibrated.loss:.4f} (before calibration {raw.loss:.4f})"),
@@ -37,8 +39,13 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
 def _tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
     slices = [[name, part.num_examples, percent(part.accuracy)] for name, part in evaluation.slices.items()]
     confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
+    classes = [
+        [name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f1:.4f}", each.support]
+        for name, each in evaluation.per_class.items()
+    ]
     tables: list[Table] = [
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
+        (("class", "precision", "recall", "F1", "support"), classes),
         (("subset", "reviews", "accuracy"), slices),
         (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
     ]

@@ -28,9 +28,11 @@ LEAST_WEIGHT = 0.01  # of attention on a page; there are too many smaller ones
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
 
 
-def prediction_as_text(prediction: "Prediction") -> str:
-    """One line for a review."""
-    return f"{_answer(prediction)}\t{shortened(prediction.text, TEXT_WIDTH)}"
+def prediction_as_text(prediction: "Prediction", *, each_class: bool = False) -> str:
+    """One line for a review; with `each_class`, it has a column for each class's probability."""
+    text = shortened(prediction.text, TEXT_WIDTH)
+    columns = [f"{one_line(name)} {value:.4f}" for name, value in prediction.probabilities.items()]
+    return "\t".join([_answer(prediction), *(columns if each_class else []), text])
 
 
 def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.training.seeds import SeedsSummary
     from imdb_transformer.training.train import TrainingResult
 
+DEMO_NOTE = "note: the demo's model knows a toy grammar and nothing about real reviews."
 RECIPE = "base.toml"  # for a pretrained encoder
 
 

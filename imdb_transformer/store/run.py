@@ -67,6 +67,8 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """of the checkpoints that it started from or learnt from; empty if there are none"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
+    characters_per_piece: float = 0.0
+    """of the training reviews, by its tokenizer; 0 for a linear model"""
     pruned: bool = False
     """whether `last` and `previous` were deleted, to save space"""
 
@@ -126,7 +128,8 @@ def check_free(folder: Path) -> None:
 def create(
     folder: Path, config: Config, *, kind: Kind = "classifier", weighting: Weighting | None = None,
     vocabulary: Vocabulary, classes: tuple[str, ...], corpus_hash: str, hardware: str,
-    soft_labels: NDArray[np.float32] | None = None, origin_hash: str = "", fill: Callable[[Run], None],
+    soft_labels: NDArray[np.float32] | None = None, origin_hash: str = "",
+    characters_per_piece: float = 0.0, fill: Callable[[Run], None],
 ) -> Run:  # fmt: skip
     """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
 
@@ -144,6 +147,7 @@ def create(
             kind=kind, weighting=weighting, status="running", started=_now(), classes=classes,
             vocab_size=vocabulary.vocab_size, corpus_hash=corpus_hash, origin_hash=origin_hash,
             tokenizer_hash=vocabulary.content_hash, file_hashes=hashes,
+            characters_per_piece=characters_per_piece,
         )  # fmt: skip
         write_json(temporary / INFO, info)
         (temporary / "checkpoints").mkdir()

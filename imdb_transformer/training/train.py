@@ -35,6 +35,7 @@ from imdb_transformer.training.stop import stop_request
 
 # Pretraining then stays below 1.5 GiB, and the time does not show (configs/EXPERIMENTS.md).
 STEPS_BETWEEN_RELEASES = 50
+SAMPLE = 1000  # reviews that tell how long a piece is
 
 Folder = str | PathLike[str]
 
@@ -121,6 +122,7 @@ def begin(
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     check_space(folder, learner)
+    sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
     run.create(
         folder,
         prepared.config,
@@ -130,6 +132,7 @@ def begin(
         corpus_hash=prepared.corpus.content_hash,
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
+        characters_per_piece=prepared.tokenizer.characters_per_piece(sample),
         origin_hash=starting_weights.origin_hash(config, teachers),
         fill=lambda new: save_last(new, learner, Counters()),
     )

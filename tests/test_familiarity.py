@@ -1,0 +1,80 @@
+"""Text of which a run has read few words gets a note; probabilities of all classes, and a threshold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.data import demo
+from imdb_transformer.data.tokenizer import Tokenizer
+from imdb_transformer.errors import ConfigError
+from imdb_transformer.inference.familiarity import unfamiliar
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import run
+from tests.conftest import imdb_tx
+
+
+class Fixed:
+    """A model that gives every text the same probabilities."""
+
+    temperature, step, precision = 1.0, 0, "fp32"
+
+    def __init__(self, classes: tuple[str, ...], probabilities: list[float]) -> None:
+        self.classes, self.row = classes, np.log(probabilities)
+
+    def logits(self, texts: list[str]) -> np.ndarray:
+        return np.tile(self.row, (len(texts), 1))
+
+
+NEG_POS = Fixed(("neg", "pos"), [0.4, 0.6])
+
+
+def test_a_prediction_has_the_probability_of_each_class() -> None:
+    prediction = Predictor([Fixed(("a", "b", "c"), [0.2, 0.5, 0.3])])("text")
+    assert (prediction.label, prediction.probability) == ("b", pytest.approx(0.5))
+    assert prediction.record()["probabilities"] == pytest.approx({"a": 0.2, "b": 0.5, "c": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("threshold", "label", "probability"), [(None, "pos", 0.6), (0.59, "pos", 0.6), (0.61, "neg", 0.4)]
+)
+def test_a_threshold_decides_for_the_second_class(threshold: float, label: str, probability: float) -> None:
+    prediction = Predictor([NEG_POS], threshold=threshold)("text")
+    assert (prediction.label, prediction.probability) == (label, pytest.approx(probability))
+
+
+def test_a_threshold_of_three_classes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="two classes"):
+        Predictor([Fixed(("a", "b", "c"), [0.2, 0.5, 0.3])], threshold=0.5)
+
+
+def test_pieces_of_unknown_words_are_short() -> None:
+    texts = demo.reviews().splits["train"].texts
+    tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=600))
+    usual = tokenizer.characters_per_piece(texts)
+    assert tokenizer.characters_per_piece(["a charming, funny film"]) > 0.9 * usual
+    assert tokenizer.characters_per_piece(["Ein wunderbarer Streifen, schaurig und packend"]) < 0.5 * usual
+    assert tokenizer.characters_per_piece([""]) == 0
+
+
+def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path) -> None:
+    usual = run.open_info(trained).characters_per_piece
+    assert usual > 1
+    predictor = Predictor.load(trained)
+    texts = ["a good film, and a charming cast", "这部电影非常好看，演员表演得很出色。"]
+    assert unfamiliar(predictor, [trained], texts) == texts[1:]
+
+
+def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> None:
+    sets = [
+        "train.epochs=1",
+        "train.evals_per_epoch=1",
+        "model.num_layers=1",
+        "model.width=8",
+        "model.head_width=8",
+    ]
+    options = [word for each in [*sets, f"data.data_dir={tmp_path / 'data'}"] for word in ("--set", each)]
+    trained = imdb_tx("train", *options, "--run-dir", tmp_path / "demo")
+    assert "toy grammar" in trained.stderr
+    assert "toy grammar" not in trained.stdout
