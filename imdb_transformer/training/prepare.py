@@ -127,7 +127,7 @@ def _known_stars(config: Config, corpus: Corpus, num_reviews: int) -> NDArray[np
     known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
     if (known == stars.UNKNOWN).all():
         raise DataError(
-            f"{config.data.source} has no review whose stars are known, and train.star_weight is "
-            f"{config.train.star_weight:g}. It must be 0, except for IMDB."
+            f"{config.data.source} has no review whose stars are known, which train.star_weight = "
+            f"{config.train.star_weight:g} needs; add --set train.star_weight=0."
         )
     return np.pad(known, (0, num_reviews - len(known)), constant_values=stars.UNKNOWN)
