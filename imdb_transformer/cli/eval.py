@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
-    Scores and a report with figures are written into the run.
+    Scores, a report with figures and a model card are written into the run.
     """
     if (text_column or label_column) and source is None:
         raise ConfigError("--text-column and --label-column describe a --source, and there is no --source.")
@@ -51,6 +51,7 @@ def evaluate(
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import answer, save
     from imdb_transformer.report import evaluations, pages
+    from imdb_transformer.report.card import write_card
 
     hardware.keep_freed_memory()
     screen.note(f"evaluating {' + '.join(map(str, paths))} on {split} ...")
@@ -59,6 +60,8 @@ def evaluate(
     save(answers)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
     page = pages.write_evaluation(answers, baselines)
+    if split == "test" and source is None and len(paths) == 1 and answers.run.info.kind == "classifier":
+        write_card(answers.run, answers.evaluation)
     if as_json:
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))
