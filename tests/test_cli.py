@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,7 +55,8 @@ def test_all_commands_print_json(config_path: Path, tmp_path: Path, source: Path
 
 def test_text_output_ends_with_the_next_command(config_path: Path, tmp_path: Path, source: Path) -> None:
     table = imdb_tx("download", "--source", source, "--data-dir", tmp_path / "data").stdout
-    assert "neg 100, pos 100" in table
+    assert re.search(r"^neg +100 +50 +0$", table, re.MULTILINE)
+    assert max(map(len, table.splitlines()[:20])) <= 80
     assert "reviews cut" in imdb_tx("tokenize", "--config", config_path).stdout
     trained = imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "r").stdout
     assert f"next: imdb-tx eval {tmp_path / 'r'}" in trained
@@ -85,6 +87,15 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     text = imdb_tx("train", "--config", config_path, "--dry-run").stdout
     assert "nothing was trained" in text
     assert not list(tmp_path.rglob("run.json"))
+    assert not (tmp_path / "data").exists()  # nor was anything imported
+
+
+def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
+    hub = ("--set", "data.source=hub", "--set", f"data.data_dir={tmp_path}")
+    refused = imdb_tx("train", "--config", "scratch.toml", "--dry-run", *hub)
+    assert isinstance(refused.exception, ConfigError)
+    assert "download first" in str(refused.exception)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
     size = sum(path.stat().st_size for path in (runs / "linear").rglob("*") if path.is_file())
     assert listed["linear"]["num_bytes"] == size
     assert listed["my half"]["step"] == 5
-    shown = imdb_tx("runs", runs).stdout
+    result = imdb_tx("runs", runs)
+    assert "cannot be read: 1" in result.stderr
+    shown = result.stdout
     assert f"next: imdb-tx train --resume '{runs}/my half'  (stopped at step 5)" in shown
     assert f"--resume {runs}/killed" in shown
     assert shown.count("next:") == 2

@@ -34,5 +34,8 @@ def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.J
         for path, freed in listing.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
     listed = listing.runs_in(folder)
+    num_unread = len(list(folder.glob("*/run.json"))) - len(listed)
+    if num_unread:
+        screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
     records = [each.model_dump() for each in listed]
     screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder), sys.stdout)

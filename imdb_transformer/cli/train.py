@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -199,13 +200,24 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
 
 def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, **start: Any) -> None:
     from imdb_transformer import config_file
+    from imdb_transformer.data import corpus
+    from imdb_transformer.data.archive import is_url
     from imdb_transformer.store.run import check_free
     from imdb_transformer.training.estimate import estimate
     from imdb_transformer.training.prepare import prepare
     from imdb_transformer.training.train import choose_hardware
 
     check_free(folder)
-    cost = estimate(prepare(config, kind, choose_hardware(config, 0), **start))
+    with tempfile.TemporaryDirectory(prefix="imdb-tx-") as temporary:
+        tried = config
+        if not corpus.is_stored(config.data):  # nothing is left behind
+            if config.data.source == "hub" or is_url(config.data.source):
+                raise ConfigError(
+                    "--dry-run fetches nothing, and these reviews are not stored: download first."
+                )
+            data = config.data.model_copy(update={"data_dir": temporary})
+            tried = config.model_copy(update={"data": data})
+        cost = estimate(prepare(tried, kind, choose_hardware(tried, 0), **start))
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:

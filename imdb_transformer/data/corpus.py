@@ -91,6 +91,11 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
         return _import(config, folder), False
 
 
+def is_stored(config: DataConfig) -> bool:
+    """Whether the reviews of a source have been imported."""
+    return (corpus_folder(config) / MANIFEST).exists()
+
+
 def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) -> Corpus | None:
     """The corpus in a folder, verified; None if it must be imported. Raises DataError."""
     if not (folder / MANIFEST).exists():

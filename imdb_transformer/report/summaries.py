@@ -28,23 +28,27 @@ RECIPE = "base.toml"  # for a pretrained encoder
 def corpus(stored: "Corpus", *, was_there: bool) -> str:
     """What `imdb-tx download` prints: statistics of each split, and where the corpus is stored."""
     manifest = stored.manifest
-    header = ["split", "rows", "labels", "empty", "duplicates", "also elsewhere", "<br />",
-              "words p50", "p90", "p99", "max"]  # fmt: skip
-    rows = [
-        [
-            s.split, s.num_rows, ", ".join(f"{name} {count:,}" for name, count in s.num_by_label.items()),
-            s.num_empty, s.num_duplicates,
-            ", ".join(f"{other} {count}" for other, count in s.num_shared.items() if count) or "-",
-            percent(s.num_with_breaks, s.num_rows, 1), *s.word_percentiles.values(),
-        ]
-        for s in manifest.statistics
-    ]  # fmt: skip
+    splits = {figures.split: figures for figures in manifest.statistics}
+    labels = dict.fromkeys(label for each in splits.values() for label in each.num_by_label)
+    rows: list[list[object]] = [
+        ["rows", *(each.num_rows for each in splits.values())],
+        *([label, *(each.num_by_label.get(label, 0) for each in splits.values())] for label in labels),
+        ["empty", *(each.num_empty for each in splits.values())],
+        ["duplicates", *(each.num_duplicates for each in splits.values())],
+        *(
+            [f"also in {name}", *(each.num_shared.get(name, 0) for each in splits.values())]
+            for name in splits
+        ),
+        ["with <br />", *(percent(each.num_with_breaks, each.num_rows, 1) for each in splits.values())],
+    ]
+    for name, percentile in (("median words", 50), ("90% have up to", 90), ("99%", 99), ("all", 100)):
+        rows.append([name, *(each.word_percentiles[percentile] for each in splits.values())])
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
     official = "IMDB as its authors published it (checksums match)"
     kind = official if manifest.is_imdb else "not the official IMDB"
     state = "already stored, verified" if was_there else "imported"
-    end = f"{kind}; content {stored.content_hash[:16]}\n{state}: {stored.folder} ({sizes})"
-    return f"{text_table(header, rows)}\n\n{end}"
+    end = f"{kind}; content {stored.content_hash[:16]}\n{state}: {stored.folder}\n({sizes})"
+    return f"{text_table(['', *splits], rows)}\n\n{end}"
 
 
 def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
