@@ -156,10 +156,10 @@ def default_run(runs: Path = Path("runs")) -> Path:
     return max(finished)[1] if finished else Path("imdb")
 
 
-def _load(paths: list[Path], *, few: bool = False) -> "Predictor":
+def _load(paths: list[Path], *, exact: bool = False, few: bool = False) -> "Predictor":
     from imdb_transformer.inference.predictor import Predictor
 
-    predictor = Predictor.load(*paths, few=few)
+    predictor = Predictor.load(*paths, exact=exact, few=few)
     if "torch" in sys.modules:  # an exported file needs none
         from imdb_transformer import hardware
 
@@ -173,7 +173,7 @@ def _predict_texts(paths: list[Path], arguments: list[str], view: View | None, a
     from_stdin = arguments == ["-"]
     typed = from_stdin and sys.stdin.isatty()
     few = view is None and (typed or (not from_stdin and len(arguments) <= FEW))
-    predictor = _load(paths, few=few)
+    predictor = _load(paths, exact=True, few=few)  # one text or many: the same probability
     texts = lines_of(sys.stdin.buffer, "standard input") if from_stdin else arguments
     if view is not None:
         _show_views(predictor, texts, view, as_json)

@@ -80,15 +80,21 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, *paths: str | Path, device: str = "auto", few: bool = False, threshold: float | None = None
+        cls,
+        *paths: str | Path,
+        device: str = "auto",
+        exact: bool = False,
+        few: bool = False,
+        threshold: float | None = None,
     ) -> Self:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "auto" uses a GPU if there is one, "cpu" does not. `few`: for a few texts, without torch,
-        which takes longer to import than they take. `threshold`: the probability from which the second of
-        two classes is predicted; without it the more probable one is. Raises RunError and ConfigError.
+        `device`: "auto" uses a GPU if there is one, "cpu" does not. `exact`: in fp32, also where bf16 would
+        be faster. `few`: in fp32 too, for a few texts, without torch, which takes longer to import than they
+        take. `threshold`: the probability from which the second of two classes is predicted; without it the
+        more probable one is. Raises RunError and ConfigError.
         """
-        models = [load_model(Path(path), device, few=few) for path in paths]
+        models = [load_model(Path(path), device, exact=exact, few=few) for path in paths]
         for path, model in zip(paths, models, strict=True):
             if model.classes != models[0].classes:
                 raise RunError(
@@ -173,7 +179,7 @@ def _checked(text: object, number: int) -> str:
     raise TypeError(f"Text {number} is {shown}: {hint}.")
 
 
-def load_model(path: Path, device: str = "auto", *, few: bool = False) -> Model:
+def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:
     """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
     if _is_exported(path):
         return ExportedModel.load(path)
@@ -184,7 +190,7 @@ def load_model(path: Path, device: str = "auto", *, few: bool = False) -> Model:
         return PlainModel(opened, folder)
     from imdb_transformer.inference.transformer import TransformerModel  # imports torch
 
-    return TransformerModel(opened, folder, device=device)
+    return TransformerModel(opened, folder, device=device, exact=exact)
 
 
 def identity_of(path: Path) -> str:

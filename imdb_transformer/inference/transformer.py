@@ -24,12 +24,13 @@ from imdb_transformer.store import checkpoint, run
 class TransformerModel:
     """The classifier of a checkpoint, with the tokenizer of its run."""
 
-    def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto") -> None:
+    def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
         config = opened.config
         # With the number of threads of this process, not of the run's training.
-        self.hardware = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
+        changes = {"device": device, "num_threads": 0} | ({"precision": "fp32"} if exact else {})
+        self.hardware = hardware.choose(config.train.model_copy(update=changes))
         self.tokenizer, self.max_length = tokenizer_of(opened), config.tokenizer.max_length
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
