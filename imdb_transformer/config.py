@@ -22,13 +22,17 @@ class DataConfig(Section):
     """Where reviews come from and which of them are held out."""
 
     source: Annotated[str, Field(min_length=1)] = "hub"
-    """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSONL or Parquet file"""
+    """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSON, JSONL, Parquet or Excel file"""
     data_dir: Annotated[str, Field(min_length=1)] = "data"
     """folder that keeps stored corpora and encoded splits"""
     text_column: str = "text"
     """column that holds the review, in table files"""
     label_column: str = "label"
     """column that holds the class, in table files"""
+    encoding: Annotated[str, Field(min_length=1)] = "utf-8"
+    """of CSV, TSV and JSON files, such as `cp1252`; a byte order mark goes before it"""
+    bad_rows: Literal["fail", "skip"] = "fail"
+    """at a row that is malformed or has no text or label: stop, or `skip` it"""
     validation: bool = True
     """hold a validation split out of train; false trains on all of it, without early stopping"""
     held_out_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1

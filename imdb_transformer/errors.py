@@ -17,6 +17,10 @@ class DataError(Exception):
     exit_code = 3
 
 
+class DataWarning(UserWarning):
+    """Reviews can be used, but something about them should be known."""
+
+
 class RunError(Exception):
     """A run or a checkpoint is missing or damaged, or does not fit."""
 

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.data.archive import read_archive
-from imdb_transformer.data.tables import read_table
+from imdb_transformer.data.tables import open_table
 from imdb_transformer.store import checkpoint
 from imdb_transformer.store.files import sha256_of
 
@@ -54,7 +54,8 @@ def readers(folder: Path) -> Iterator[tuple[str, Reader, list[bytes]]]:
         suffix = ".parquet" if content[:3] == b"PAR" else ".jsonl" if content[:1] == b"{" else ".csv"
         path = folder / f"t{suffix}"
         path.write_bytes(content)
-        return read_table(path, ["text"])
+        schema, blocks = open_table(path, {"text": "--text-column"})
+        return schema, list(blocks)
 
     def archive(content: bytes) -> object:
         path = folder / "a.tar"

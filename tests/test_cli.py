@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from imdb_transformer import hardware
+from imdb_transformer import config_file, hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.store import run
 from imdb_transformer.training import train
-from tests.conftest import imdb_tx
+from tests.conftest import accept_config, imdb_tx
 from tests.test_archive import make_archive
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -277,6 +278,74 @@ def test_a_disk_that_fails_exits_with_6_and_a_sentence(config_path: Path, number
     assert told in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert not folder.exists()  # a run begins with its first checkpoint
+
+
+def test_lines_of_a_pipe_are_answered_before_it_ends_and_bad_ones_are_skipped(trained: Path) -> None:
+    options = ["--run", str(trained), "--bad-rows", "skip"]
+    for arguments in (["-"], ["--input", "-"]):
+        command = [sys.executable, "-m", "imdb_transformer", "predict", *arguments, *options]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as running:  # type: ignore[call-overload]
+            running.stdin.write(b"a good film\ncaf\xe9\n")
+            running.stdin.flush()
+            assert running.stdout.readline().endswith(b"\ta good film\n")
+            stdout, stderr = running.communicate(b"awful\n", timeout=100)
+        assert (stdout.count(b"\n"), running.returncode) == (1, 0)
+        assert b"skipped: standard input: line 2 is not UTF-8" in stderr
+        assert b"skipped in all: 1" in stderr
+
+
+def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    opened = run.open_run(copy)
+    data = opened.config.data.model_copy(update={"text_column": "my review"})
+    (copy / run.CONFIG).write_text(config_file.dump(opened.config.model_copy(update={"data": data})))
+    accept_config(copy)
+    (tmp_path / "r.csv").write_text("my review,other\na good film,bad\n")
+    assert imdb_tx("predict", "--run", copy, "--input", tmp_path / "r.csv").stdout.endswith("\ta good film\n")
+    (tmp_path / "r.csv").write_text("text,other one\na good film,bad\n")
+    refused = imdb_tx("predict", "--run", copy, "--input", tmp_path / "r.csv")
+    assert str(refused.exception).endswith(
+        "r.csv has no column 'my review'; it has: 'text', 'other one'. Name yours with --text-column."
+    )
+
+
+@pytest.mark.parametrize(("name", "content"), [("h.csv", "text,id\n"), ("h.txt", "")])
+def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    options = ["predict", "--run", trained, "--input", tmp_path / name]
+    answered = imdb_tx(*options)
+    assert (answered.exit_code, answered.stdout) == (0, "")
+    written = imdb_tx(*options, "--output", tmp_path / "out.csv")
+    assert written.exit_code == 0
+    assert (tmp_path / "out.csv").read_text().count("\n") == 1
+
+
+def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("text\na good film\n")
+    (tmp_path / "link.csv").symlink_to(path)
+    options = ["predict", "--run", trained, "--input", path, "--output", tmp_path / "link.csv"]
+    refused = imdb_tx(*options)
+    assert isinstance(refused.exception, ConfigError)
+    assert "--force" in str(refused.exception)
+    assert path.read_text() == "text\na good film\n"
+    assert imdb_tx(*options, "--force").exit_code == 0
+    assert "predicted_label" in path.read_text()
+
+
+def test_what_is_wrong_with_reviews_is_a_line_on_stderr(config_path: Path, tmp_path: Path) -> None:
+    rows = "".join(f"a film {i};{('bad', 'good')[i % 2]}\r\n" for i in range(60))
+    (tmp_path / "w.csv").write_bytes(f"Körper;Sterne\r\n{rows}torn\r\n".encode("cp1252"))
+    keys = ["source=w.csv", "text_column=Körper", "label_column=Sterne", "encoding=cp1252", "bad_rows=skip"]
+    sets = [word for key in keys for word in ("--set", f"data.{key}")]
+    ended = process("train", "--config", config_path, *sets, "--dry-run", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stderr.decode().splitlines()
+    assert "warning: rows left out: 1, of which the first are" in lines
+    assert any(line.startswith("w.csv: line 62 has another number of fields") for line in lines)
+    assert any(line.startswith("warning: validation has only 6 reviews") for line in lines)
+    assert "DataWarning" not in ended.stderr.decode()
 
 
 def test_predict_ends_quietly_when_its_reader_leaves(trained: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperature
 from imdb_transformer.evaluation.scores import evaluation_of, score
@@ -160,8 +160,12 @@ def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
 
 def test_other_classes_than_the_runs_are_refused(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
+    with pytest.raises(DataError, match=r"o\.jsonl: line 1 has label 'good'; the classes are neg, pos"):
+        evaluate(trained, source=str(tmp_path / "o.jsonl"))
+    (tmp_path / "o").mkdir()
+    write_jsonl(tmp_path / "o" / "train.jsonl", [f"t{i}" for i in range(40)], ["good", "bad"] * 20)
     with pytest.raises(DataError, match=r"bad, good.*neg, pos"):
-        evaluate(trained, "test", source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path))
+        evaluate(trained, "train", source=str(tmp_path / "o"), data_dir=str(tmp_path))
 
 
 def test_columns_of_another_source_can_be_chosen(trained: Path, tmp_path: Path) -> None:
@@ -175,7 +179,42 @@ def test_columns_of_another_source_can_be_chosen(trained: Path, tmp_path: Path) 
     alone = imdb_tx("eval", folder, "--text-column", "review")
     assert isinstance(alone.exception, ConfigError)
     named = imdb_tx(*options, "--text-column", "review", "--label-column", "stars")
-    assert json.loads(named.stdout)["num_examples"] == 4  # a single file has no test split: a tenth
+    assert json.loads(named.stdout)["num_examples"] == 40
+
+
+def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    (folder / "report.html").write_text("of the run's own test")
+    write_jsonl(tmp_path / "hold.jsonl", ["a good film", "a fine film", "one"], ["pos", "pos", "pos"])
+    ended = imdb_tx("eval", folder, "--source", tmp_path / "hold.jsonl", "--json")
+    measured = json.loads(ended.stdout)
+    assert f"on all of {tmp_path / 'hold.jsonl'}" in ended.stderr
+    assert (measured["num_examples"], measured["split"]) == (3, "all of hold.jsonl")
+    assert (folder / "report.html").read_text() == "of the run's own test"
+    (page,) = folder.glob("evaluation/best-all-hold-*.html")
+    assert page.with_suffix(".json").exists()
+    with pytest.raises(ConfigError, match="measured whole: leave out --split test"):
+        evaluate(folder, "test", source=str(tmp_path / "hold.jsonl"))
+
+
+def test_all_splits_of_a_folder_can_be_measured_together(trained: Path, tmp_path: Path, source: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    assert evaluate(folder, "all", source=str(source)).num_examples == 300
+    (tmp_path / "held").mkdir()
+    write_jsonl(tmp_path / "held" / "test.jsonl", ["a good film"], ["pos"])
+    assert evaluate(folder, "all", source=str(tmp_path / "held")).num_examples == 1
+    with pytest.raises(ConfigError, match="another --source"):
+        evaluate(folder, "all")
+
+
+def test_bad_rows_of_other_reviews_can_be_skipped(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "o.csv").write_bytes(b"text;label\ncaf\xe9;pos\na;b;c\nfine;neg\n")
+    with pytest.warns(DataWarning, match="line 3"):
+        measured = evaluate(folder, source=str(tmp_path / "o.csv"), encoding="cp1252", bad_rows="skip")
+    assert measured.num_examples == 2
 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])

@@ -68,9 +68,11 @@ def test_brackets_that_do_not_nest_are_no_harm(tmp_path: Path, content: str) -> 
 
 
 def test_brackets_that_nest_over_many_lines_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"text": \n' + '["]"\n,' * 200)
-    with pytest.raises(DataError, match="line 101 nests"):
-        sources.read(DataConfig(source=str(tmp_path / "t.jsonl")))
+    (tmp_path / "t.json").write_text('[{"text": \n' + '["]"\n,' * 200)
+    with pytest.raises(
+        DataError, match=r"t\.json cannot be read as JSON: nests lists or objects more than 100"
+    ):
+        sources.read(DataConfig(source=str(tmp_path / "t.json")))
 
 
 def test_aliases_of_aliases_are_refused_before_they_grow(tmp_path: Path) -> None:

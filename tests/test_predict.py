@@ -2,6 +2,7 @@ import ctypes
 import doctest
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.reviews import lines_of
-from imdb_transformer.data.tables import read_table
+from imdb_transformer.data.lines import lines_as_they_come
+from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.tables import Report, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference import tables
@@ -142,15 +144,20 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
         for part in (table[:1], table[1:])
     ]
     assert tables.write_tables(predicted, schema, path) == 3
-    out = read_table(path, ["text"])
+    out = read_table(path)
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
     assert out.column("id").to_pylist() == ["3", "1", "007"]
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
-def texts_of(path: Path, column: str = "text", skip: tables.Skip | None = None) -> list[str]:
-    _, parts = tables.open_reviews(path, column, skip=skip)
+def read_table(path: Path) -> pa.Table:
+    schema, blocks = open_table(path, {"text": "--text-column"})
+    return pa.Table.from_batches([batch for batch, _ in blocks], schema)
+
+
+def texts_of(path: Path, column: str = "text", bad_row: Report = refuse) -> list[str]:
+    _, parts = tables.open_reviews(path, column, bad_row=bad_row)
     return [text for part in parts for text in part.column(column).to_pylist()]
 
 
@@ -159,28 +166,32 @@ def test_bad_rows_are_reported_by_number_and_can_be_skipped(tmp_path: Path, suff
     path = tmp_path / f"r{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", None, "three"]}), path)
+        bad = ["row 2 has no 'text'"]
     elif suffix == ".jsonl":
-        path.write_text('{"text": "one"}\n{"text": null}\n{"text": "three"}\n')
+        path.write_text('{"text": "one"}\n{"text": null}\n{"text":\n[]\n{"text": "three"}\n{"text": 4}\n')
+        bad = ["line 3 is no JSON", "line 4 is no JSON object", "line 6 does not fit", "line 2 has no 'text'"]
     else:
         tab = "," if suffix == ".csv" else "\t"
-        path.write_text(f"id{tab}text\n1{tab}one\n2{tab}two{tab}torn\n3{tab}three\n4{tab}\n")
+        path.write_text(f'id{tab}text\n1{tab}"one"\n2{tab}two{tab}torn\n\n3{tab}"three\n3"\n4{tab}\n5\n')
+        bad = ["line 3 has another number of fields", "line 8 has", "line 7 has no 'text'"]
     told: list[str] = []
-    assert texts_of(path, skip=told.append) == ["one", "three"]
-    assert told.pop(1 if suffix in (".csv", ".tsv") else 0).startswith("row ")  # blank, or missing
-    assert len(told) == (suffix in (".csv", ".tsv"))
-    assert not told or "line 3" in told[0]
-    with pytest.raises(DataError):
+    assert [text.split()[0] for text in texts_of(path, bad_row=told.append)] == ["one", "three"]
+    assert len(told) == len(bad)
+    for sentence, start in zip(told, bad, strict=True):
+        assert sentence.startswith(f"{path}: {start}")
+    with pytest.raises(DataError, match=re.escape(bad[0])):
         texts_of(path)
 
 
 def test_rows_swallowed_by_an_open_quote_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,text\n1,one\n2,,two\n3,\n" + '4,four,"open\n' + "5,five\n" * 9)
+    path = tmp_path / "r.csv"
+    path.write_text("id,text\n1,one\n2,,two\n3,\n" + '4,four,"open\n' + "5,five\n" * 9)
     told: list[str] = []
-    assert texts_of(tmp_path / "r.csv", skip=told.append) == ["one"]
-    assert sorted(told) == [
-        "line 3 has too few or too many fields",
-        "line 5 has too few or too many fields and runs over 9 lines more: a quote that is not closed?",
-        "row 2, malformed ones not counted, has no 'text'",
+    assert texts_of(path, bad_row=told.append) == ["one"]
+    assert told == [
+        f"{path}: line 3 has another number of fields than the header (3, not 2)",
+        f"{path}: line 5 opens a quote that is not closed; its quotes take in 9 lines more",
+        f"{path}: line 4 has no 'text'",
     ]
 
 
@@ -200,7 +211,7 @@ def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
 def test_a_column_may_be_empty_in_the_first_block_and_text_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100)
+    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_ROWS", 2)
     path = tmp_path / "r.jsonl"
     notes = [None, None, None, "late"]
     path.write_text("".join(json.dumps({"text": "x" * 60, "note": note}) + "\n" for note in notes))
@@ -221,8 +232,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
 def test_long_rows_are_read_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
-    monkeypatch.setattr("imdb_transformer.data.reviews.CHUNK_CHARACTERS", 100_000)
+    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_BYTES", 100_000)
     texts = [f"{i} " * 2_000 for i in range(300)]
     path = tmp_path / f"r{suffix}"
     if suffix == ".txt":
@@ -239,7 +249,7 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their file does not tell how large they are."""
-    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_BYTES", 100_000)
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"text": ["a" * 5_000] * 5_000}), path)
     assert path.stat().st_size < 50_000
@@ -253,27 +263,29 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
 def test_a_text_over_the_size_limit_is_reported_by_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.tables.MAX_REVIEW_BYTES", 1_000)
-    monkeypatch.setattr("imdb_transformer.data.reviews.MAX_REVIEW_BYTES", 1_000)
-    texts, path = ["a", "b" * 999, "c" * 1_001], tmp_path / f"r{suffix}"
+    for module in ("tables", "lines", "rows"):
+        monkeypatch.setattr(f"imdb_transformer.data.{module}.MAX_REVIEW_BYTES", 1_000)
+    texts, path = ["a", "b" * 970, "c" * 1_001], tmp_path / f"r{suffix}"
+    where = "row 3" if suffix == ".parquet" else "line 4" if suffix == ".csv" else "line 3"
     if suffix == ".txt":
         path.write_text("\n".join(texts))
     else:
         schema = pa.schema({"text": pa.string(), "label": pa.string()})
         table = pa.table({"text": texts, "label": ["x", "y", "x"]}, schema=schema)
         tables.write_tables([table], schema, path)
-        with pytest.raises(DataError, match=rf"r\{suffix}: 'text' of row 3 has more than 1,000 bytes"):
+        with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
             sources.read(DataConfig(source=str(path)))
-    with pytest.raises(DataError, match=rf"r\{suffix}: .*(row|line) 3.* has more than 1,000 bytes"):
+    with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
         texts_of(path)
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imdb_transformer.data.reviews.MAX_REVIEW_BYTES", 1_000)
+    monkeypatch.setattr("imdb_transformer.data.lines.MAX_REVIEW_BYTES", 1_000)
+    monkeypatch.setattr("imdb_transformer.data.lines.READ_BYTES", 100)
     stream = io.BytesIO(b"a" * 1_000_000)
     with pytest.raises(DataError, match="standard input: line 1 has more than 1,000 bytes"):
-        next(lines_of(stream, "standard input"))
-    assert stream.tell() == 1_001
+        list(lines_as_they_come(stream, "utf-8", "standard input"))
+    assert stream.tell() <= 1_100
 
 
 def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:
@@ -291,9 +303,9 @@ def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_bytes(b"fine\ncaf\xe9\n")
     with pytest.raises(DataError, match=r"r\.txt: line 2 is not UTF-8"):
         texts_of(tmp_path / "r.txt")
-    (tmp_path / "r.txt").write_bytes(b"")
+    (tmp_path / "r.csv").write_bytes(b"")
     with pytest.raises(DataError, match="empty"):
-        texts_of(tmp_path / "r.txt")
+        texts_of(tmp_path / "r.csv")
     with pytest.raises(DataError, match="no file"):
         texts_of(tmp_path / "none.csv")
     pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "r.parquet")
@@ -336,7 +348,7 @@ def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, text
     found = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
     tables.write_tables([tables.with_predictions(table, found, out)], out, path)
     assert texts_of(path) == texts
-    read = read_table(path, ["text"])
+    read = read_table(path)
     assert read.column("id").to_pylist() == table.column("id").to_pylist()
     assert [float(p) for p in read.column("probability").to_pylist()] == [p.probability for p in found]
 

@@ -7,6 +7,7 @@ Results go to stdout, progress to stderr. Heavy modules are imported inside the 
 import gc
 import os
 import sys
+import warnings
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
@@ -25,6 +26,7 @@ def main() -> None:
     """The console script: runs a command, and turns errors into a sentence and an exit code."""
     terminal.guard()
     progress.watch = screen.tracked
+    warnings.showwarning = screen.show_warning
     # Imports create a million objects that stay. With Python's default, searching them for garbage takes an
     # eighth of the time of `predict`.
     gc.set_threshold(20_000)

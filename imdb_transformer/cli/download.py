@@ -23,6 +23,8 @@ def download(
     label_column: Annotated[
         str, typer.Option(metavar="COLUMN", help="Of a table: column with the label.")
     ] = "label",
+    encoding: options.Encoding = "utf-8",
+    bad_rows: options.OnBadRows = "fail",
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""
@@ -31,7 +33,10 @@ def download(
     from imdb_transformer.data.reviews import SPLITS
     from imdb_transformer.report import summaries
 
-    data = {"source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column}
+    data = {
+        "source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column,
+        "encoding": encoding, "bad_rows": bad_rows,
+    }  # fmt: skip
     config = config_file.parse({"data": data}, origin="command line").data
     stored, was_there = corpus.ensure(config, needs=SPLITS)
     if as_json:

@@ -20,6 +20,10 @@ Runs = Annotated[
 OTHER = "Other reviews"  # heading of --help
 
 
+SPLIT_HELP = "test, validation or train; all of a --source.  [default: test; a file is measured whole]"
+Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
+
+
 def _of_other(metavar: str, help_text: str) -> Any:
     return typer.Option(metavar=metavar, help=help_text, rich_help_panel=OTHER)
 
@@ -32,31 +36,41 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
 )
 def evaluate(
     paths: Runs,
-    split: options.Split = "test",
+    split: Split = None,
     data_dir: Annotated[
         str | None, _of_other("FOLDER", "Where corpora are stored, if not where the run says.")
     ] = None,
     source: Annotated[str | None, _of_other("SOURCE", "Another source of reviews than the run's.")] = None,
     text_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the review.")] = None,
     label_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the label.")] = None,
+    encoding: options.Encoding = "",
+    bad_rows: options.OnBadRows = "fail",
     as_json: options.Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
     Scores, a report with figures and a model card are written into the run.
     """
-    if (text_column or label_column) and source is None:
-        raise ConfigError("--text-column and --label-column describe a --source, and there is no --source.")
+    skip = "skip" if bad_rows == "skip" else None
+    reading = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "encoding": encoding,
+        "bad_rows": skip,
+    }
+    if any(reading.values()) and source is None:
+        raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.baseline import baselines_beside
-    from imdb_transformer.evaluation.evaluate import answer, save
+    from imdb_transformer.evaluation.evaluate import answer, save, split_of
     from imdb_transformer.report import evaluations, pages
     from imdb_transformer.report.card import write_card
 
     hardware.keep_freed_memory()
-    screen.note(f"evaluating {' + '.join(map(str, paths))} on {split} ...")
-    data = {"data_dir": data_dir, "source": source, "text_column": text_column, "label_column": label_column}
-    answers = answer(paths, split, **data)
+    split = split_of(source, split)
+    of_what = f"{split} of {source}" if source else split
+    screen.note(f"evaluating {' + '.join(map(str, paths))} on {of_what} ...")
+    answers = answer(paths, split, data_dir=data_dir, source=source, **reading)
     save(answers)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
     page = pages.write_evaluation(answers, baselines)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -112,6 +112,19 @@ Resume = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what the training costs; train nothing.", rich_help_panel=SPECIAL),
+]
+TABLE = "A file of reviews"  # heading of --help
+BadRows = Literal["fail", "skip"]
+OnBadRows = Annotated[
+    BadRows,
+    typer.Option(
+        metavar="fail|skip", help="At a row that is malformed or has no text: stop, or skip and warn.",
+        rich_help_panel=TABLE,
+    ),
+]  # fmt: skip
+Encoding = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Of text, CSV and JSON: utf-8, cp1252, ...", rich_help_panel=TABLE),
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 Json = Annotated[

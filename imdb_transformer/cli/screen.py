@@ -2,11 +2,13 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 from imdb_transformer import progress
+from imdb_transformer.errors import DataWarning
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
@@ -37,6 +39,20 @@ def note(text: str) -> None:
     screen = terminal.beneath(sys.stderr)
     with _bars[-1].external_write_mode(file=screen) if _bars else nullcontext():
         show(text, sys.stderr)
+
+
+def show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    """Shows a warning about reviews as a sentence, and any other as Python does."""
+    is_ours = issubclass(category, DataWarning)
+    shown = (
+        f"warning: {message}"
+        if is_ours
+        else warnings.formatwarning(message, category, filename, lineno, line)
+    )
+    print(shown, file=file) if file else note(shown.rstrip())
 
 
 @contextmanager

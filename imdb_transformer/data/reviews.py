@@ -1,9 +1,10 @@
 """Labelled reviews in memory, from any source, and their statistics."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -19,8 +20,8 @@ PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
 """a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
 
-# By split: texts, and the class name of each text.
-NamedColumns = dict[str, tuple[list[str], list[str | None]]]
+# By split: texts, and the label of each text.
+NamedColumns = dict[str, tuple[list[str], list[object]]]
 
 
 class Rows(NamedTuple):
@@ -37,32 +38,50 @@ class Reviews(NamedTuple):
     classes: tuple[str, ...]
 
 
-def from_named_labels(columns: NamedColumns, *, origin: str) -> Reviews:
-    """Reviews from (texts, label names) by split; the classes are those of train.
+def refuse(problem: str) -> None:
+    """What to do about a bad row, if nothing else is said: raises DataError."""
+    raise DataError(f"{problem}.")
 
-    Raises DataError on a missing label, fewer than two classes, or a label that train does not have.
+
+def from_named_labels(
+    columns: NamedColumns, *, origin: str, classes: Sequence[str] = (),
+    bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,
+) -> Reviews:  # fmt: skip
+    """Reviews from (texts, label names) by split. Without `classes` they are those of train.
+
+    `bad_row` is called about a row without a label, or with one that is no class; if it returns, the row is
+    left out. `place` says where the i-th row of a split is. Raises DataError for fewer than two classes.
     """
-    if "train" not in columns:
+    if "train" not in columns and not classes:
         raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
-    classes = sorted({name for name in columns["train"][1] if name is not None}, key=_numbers_first)
+    canonical = {split: [label_name(name) for name in names] for split, (_, names) in columns.items()}
+    classes = classes or sorted(set(filter(None, canonical["train"])), key=_numbers_first)
     index = {name: i for i, name in enumerate(classes)}
+    place = place or (lambda split, i: f"{origin}: row {i + 1} of {split}")
     splits = {}
     for split in (name for name in SPLITS if name in columns):
-        texts, names = columns[split]
+        texts, labels = columns[split][0], [index.get(name or "", UNLABELLED) for name in canonical[split]]
         if split == "unsupervised":
             splits[split] = Rows(texts, [UNLABELLED] * len(texts))
             continue
-        labels: list[int] = []
-        for name in names:
-            if name not in index:
-                problem = f"label {name!r}; train has {', '.join(classes[:10])}" if name else "no label"
-                raise DataError(f"{origin}: row {len(labels) + 1} of {split} has {problem}.")
-            labels.append(index[name])
-        splits[split] = Rows(texts, labels)
+        for i in (i for i, label in enumerate(labels) if label == UNLABELLED):
+            name = canonical[split][i]
+            known = ", ".join(classes[:10])
+            bad_row(
+                f"{place(split, i)} has {f'label {name!r}; the classes are {known}' if name else 'no label'}"
+            )
+        kept = [i for i, label in enumerate(labels) if label != UNLABELLED]
+        splits[split] = Rows([texts[i] for i in kept], [labels[i] for i in kept])
     if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
     return Reviews(splits, tuple(classes))
+
+
+def label_name(value: object) -> str | None:
+    """The class of a label: 1, 1.0 and " 1.0 " are the class 1. None if there is no label."""
+    name = "" if value is None else str(value).strip()
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 
 def _numbers_first(name: str) -> tuple[int, float, str]:
@@ -122,18 +141,3 @@ def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
             chunk, num_characters = [], 0
     if chunk:
         yield chunk
-
-
-def lines_of(stream: BinaryIO, origin: str) -> Iterator[str]:
-    """The lines of UTF-8 text, without line ends and byte order mark.
-
-    Raises DataError with the number of a line that is not UTF-8 or is too long for a review.
-    """
-    for number, line in enumerate(iter(lambda: stream.readline(MAX_REVIEW_BYTES + 1), b""), 1):
-        if len(line) > MAX_REVIEW_BYTES:
-            raise DataError(f"{origin}: line {number} has more than {MAX_REVIEW_BYTES:,} bytes.")
-        try:
-            encoding = "utf-8-sig" if number == 1 else "utf-8"
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode(encoding)
-        except UnicodeDecodeError:
-            raise DataError(f"{origin}: line {number} is not UTF-8.") from None

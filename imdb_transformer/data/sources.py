@@ -7,6 +7,8 @@ into its own cache.
 import errno
 import json
 import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels
-from imdb_transformer.errors import DataError
+from imdb_transformer.data.blocks import Block
+from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse
+from imdb_transformer.errors import DataError, DataWarning
 
 HUB_NAME = "stanfordnlp/imdb"
 
@@ -30,8 +33,11 @@ WITHOUT_NETWORK = (
 )
 
 
-def read(config: DataConfig) -> Reviews:
-    """All reviews of `config.source`. Raises DataError if it is missing, broken or not labelled."""
+def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
+    """All reviews of `config.source`. Raises DataError if it is missing, broken or not labelled.
+
+    Tables may lack a split `train`, or some of the classes, if `classes` says which there are.
+    """
     source = config.source
     if source == "demo":
         return demo.reviews()
@@ -46,20 +52,22 @@ def read(config: DataConfig) -> Reviews:
         if root := archive.root_of_tree(path):
             return archive.read_tree(root)
         files = _tables_by_split(path)
-        return _read_tables(files, config) if "train" in files else _read_folder(path, config)
+        if "train" in files or (classes and files):
+            return _read_tables(files, config, classes)
+        return _read_folder(path, config)
     if tables.is_table(path):
-        return _read_tables({"train": path}, config)
+        return _read_tables({"train": path}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
-    endings = ", ".join((*tables.TABLE_SUFFIXES, ".tar.gz"))
-    raise DataError(f"{path} is no source: its name should end in one of {endings}.")
+    raise DataError(f"{path} is no source: its name should end in {tables.ENDINGS} or .tar.gz.")
 
 
 def _tables_by_split(folder: Path) -> dict[str, Path]:
     """The table files of a folder that are named after splits."""
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        split = SPLIT_ALIASES.get(path.stem.lower(), path.stem.lower())
+        name = path.name.partition(".")[0].lower()
+        split = SPLIT_ALIASES.get(name, name)
         if path.is_file() and tables.is_table(path) and split in SPLITS:
             if split in files:
                 raise DataError(f"{folder} has two files for {split}: {files[split].name} and {path.name}.")
@@ -67,43 +75,59 @@ def _tables_by_split(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _read_tables(files: dict[str, Path], config: DataConfig) -> Reviews:
+def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     """Reviews of one table file a split."""
-    columns = {}
+    told: list[str] = []
+    skip = tables.Skip(told.append)
+    bad_row = skip if config.bad_rows == "skip" else refuse
+    columns, numbers = {}, {}
     for split, path in files.items():
-        table = tables.read_table(path, _columns_needed(split, config))
-        columns[split] = _texts_and_labels(table, split, config, str(path))
-    return from_named_labels(columns, origin=config.source)
+        needed = _columns_needed(split, config)
+        schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
+        texts, labels, numbers[split] = _texts_and_labels(blocks, schema, split, config, path, bad_row)
+        columns[split] = texts, labels
+        if not numbers[split]:
+            raise DataError(f"{path} has a header and no rows.")
+    reviews = from_named_labels(
+        columns, origin=config.source, classes=classes, bad_row=bad_row,
+        place=lambda split, i: tables.place(files[split], numbers[split][i]),
+    )  # fmt: skip
+    if skip.num_rows:
+        message = "\n".join([f"rows left out: {skip.num_rows:,}, of which the first are", *told])
+        warnings.warn(message, DataWarning, stacklevel=2)
+    return reviews
 
 
-def _columns_needed(split: str, config: DataConfig) -> list[str]:
-    return [config.text_column, *([] if split == "unsupervised" else [config.label_column])]
+def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
+    """The columns of a split's table, each with the option that names another."""
+    labels = {config.label_column: "data.label_column (--label-column)"}
+    return {config.text_column: "data.text_column (--text-column)"} | (
+        {} if split == "unsupervised" else labels
+    )
 
 
 def _texts_and_labels(
-    table: pa.Table, split: str, config: DataConfig, origin: str
-) -> tuple[list[str], list[str | None]]:
-    """The texts of a table and the names of their classes; None in `unsupervised`, which needs no labels."""
-    texts = table.column(config.text_column)
-    tables.check_texts(texts, config.text_column, origin)
-    if texts.null_count:
-        row = texts.to_pylist().index(None) + 1
-        raise DataError(f"{origin}: row {row} has no {config.text_column!r}.")
-    if split == "unsupervised":
-        return texts.to_pylist(), [None] * len(texts)
-    return texts.to_pylist(), _label_names(table, config.label_column, origin)
-
-
-def _label_names(table: pa.Table, column: str, origin: str) -> list[str | None]:
-    """The class of each row; None if it is missing or, as an index, outside the classes."""
-    labels = table.column(column)
-    names = _class_names(table.schema, column)
-    if pa.types.is_nested(labels.type) or (names and not pa.types.is_integer(labels.type)):
-        raise DataError(f"{origin}: column {column!r} holds {labels.type}, not labels.")
-    if names is None:
-        return [None if label is None else str(label).strip() or None for label in labels.to_pylist()]
-    by_index = dict(enumerate(names))
-    return [by_index.get(label) for label in labels.to_pylist()]
+    blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
+    bad_row: tables.Report = refuse,
+) -> tuple[list[str], list[object], list[int]]:  # fmt: skip
+    """The texts of a table, the labels (None in `unsupervised`, which needs none), and the rows' numbers."""
+    texts: list[str] = []
+    labels: list[object] = []
+    numbers: list[int] = []
+    is_labelled = split != "unsupervised"
+    names = _class_names(schema, config.label_column) if is_labelled else None
+    kind = schema.field(config.label_column).type if is_labelled else pa.string()
+    if pa.types.is_nested(kind) or (names and not pa.types.is_integer(kind)):
+        raise DataError(f"{origin}: column {config.label_column!r} holds {kind}, not labels.")
+    by_index = dict(enumerate(names or ()))
+    for batch, found in tables.with_text(
+        blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
+    ):
+        texts += batch.column(config.text_column).to_pylist()
+        numbers += found
+        values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(found)
+        labels += values if names is None else map(by_index.get, values)  # None if it is outside the classes
+    return texts, labels, numbers
 
 
 def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
@@ -118,8 +142,9 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
 def _read_folder(folder: Path, config: DataConfig) -> Reviews:
     """Reviews of a folder in the hub's layout."""
     if not any(tables.is_table(path) for path in folder.rglob("*")):
-        endings = ", ".join(tables.TABLE_SUFFIXES)
-        raise DataError(f"{folder} is no source: it has no train/CLASS folders and no tables ({endings}).")
+        raise DataError(
+            f"{folder} is no source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
+        )
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()
@@ -142,8 +167,10 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
         for loaded_name, rows in datasets.load_dataset(name, **options).items():
             split = SPLIT_ALIASES.get(loaded_name, loaded_name)
             tables.check_columns(rows.column_names, _columns_needed(split, config), name)
-            table = rows.with_format("arrow")[:]
-            columns[split] = _texts_and_labels(table, split, config, f"{name}, split {split}")
+            table = rows.with_format("arrow")[:].combine_chunks()
+            blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
+            origin = f"{name}, split {split}"
+            columns[split] = _texts_and_labels(blocks, table.schema, split, config, origin)[:2]
     except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
         raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
     return from_named_labels(columns, origin=name)

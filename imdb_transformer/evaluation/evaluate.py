@@ -5,6 +5,7 @@ Shapes: N reviews, C classes.
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from imdb_transformer.data import corpus, encoded
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import corpus, encoded, sources
+from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor, load_model
@@ -23,6 +27,8 @@ from imdb_transformer.store.files import write_whole
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
+ALL = "all"
+"""all labelled splits of another source, together"""
 LOG_TEMPERATURES = (-3.0, 3.0)  # a factor of 20 either way
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
@@ -41,6 +47,8 @@ class Answers(NamedTuple):
     run: run.Run
     file: Path
     """in the first run, for the evaluation"""
+    page: Path
+    """in the first run, for the page about it"""
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -48,11 +56,14 @@ class Answers(NamedTuple):
         return self.log_probabilities.argmax(1) == self.labels
 
 
-def evaluate(paths: str | Path | Sequence[str | Path], split: str = "test", **data: str | None) -> Evaluation:
+def evaluate(
+    paths: str | Path | Sequence[str | Path], split: str | None = None, **data: str | None
+) -> Evaluation:
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
     Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
-    data_dir, source, text_column, label_column. Raises ConfigError, DataError and RunError.
+    data_dir, source, text_column, label_column, encoding, bad_rows. Without `split` it is test, or of a table
+    file as `source` the whole file. Raises ConfigError, DataError and RunError.
 
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
     0.9
@@ -68,35 +79,75 @@ def save(answers: Answers) -> None:
     write_whole(answers.file, answers.evaluation.model_dump_json(indent=1).encode())
 
 
-def answer(paths: Sequence[str | Path], split: str = "test", **data: str | None) -> Answers:
+def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Answers:
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
-    if split not in SPLITS:
-        raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
+    source = data.get("source")
+    split = split_of(source, split)
     located = [run.locate(Path(path)) for path in paths]
     opened = located[0][0]
-    is_own = data.get("source") is None
     for each, _ in located:
-        if split == "validation" and is_own and not each.config.data.validation:
+        if split == "validation" and source is None and not each.config.data.validation:
             raise ConfigError(f"{each.folder} was trained on the validation split too; choose another.")
     predictor = Predictor.load(*paths)
     config = opened.config.data.model_copy(update={key: value for key, value in data.items() if value})
-    stored, _ = corpus.ensure(config, needs=[split], known=opened.info.corpus_hash if is_own else "")
-    for each, _ in located:
-        _check_corpus(each, stored, config.source, is_own=is_own)
-    rows = encoded.rows_of(config, stored, split)
+    rows, stored = _reviews_of(config, split, located, is_own=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
     slices = _slices(rows.texts, predictor)
-    if split == "test" and is_own:
+    if split == "test" and source is None and stored is not None:
         slices |= _clean(rows.texts, stored)
     evaluation = evaluation_of(
-        calibrated, labels, raw_logits=raw, slices=slices, split=split,
-        checkpoint=_names(located, predictor), classes=opened.info.classes,
+        calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
+        split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
     )  # fmt: skip
-    file = _file(located, split, "" if is_own else stored.folder.name)
-    return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file)
+    file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
+    page = opened.folder / "report.html" if source is None else file.with_suffix(".html")
+    return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
+
+
+def split_of(source: str | None, split: str | None) -> str:
+    """The split to measure; of a table file that is another `source`, all. Raises ConfigError."""
+    is_file = source is not None and is_table(Path(source)) and not Path(source).is_dir()
+    if split not in (None, *SPLITS, ALL):
+        raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
+    if split == ALL and source is None:
+        raise ConfigError("--split all is of another --source: a run has learnt its own training reviews.")
+    if is_file and split not in (None, ALL):
+        raise ConfigError(f"{source} is one file, which is measured whole: leave out --split {split}.")
+    return split or (ALL if is_file else "test")
+
+
+def _reviews_of(
+    config: DataConfig, split: str, located: Sequence[tuple[run.Run, Path]], *, is_own: bool
+) -> tuple[Rows, corpus.Corpus | None]:
+    """The reviews of a split, and its stored corpus. Raises DataError if they do not fit the runs."""
+    info = located[0][0].info
+    if split == ALL:
+        reviews = sources.read(config, info.classes)
+        _check_classes(reviews.classes, config.source, located)
+        labelled = [rows for name, rows in reviews.splits.items() if name in SPLITS]
+        texts, labels = (list(chain.from_iterable(column)) for column in zip(*labelled, strict=True))
+        return Rows(texts, labels), None
+    stored, _ = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
+    for each, _ in located:
+        if is_own and stored.content_hash != each.info.corpus_hash:
+            raise DataError(
+                f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
+                "may hold some of them. To evaluate on it all the same, name it with --source."
+            )
+    _check_classes(stored.manifest.classes, config.source, located)
+    return encoded.rows_of(config, stored, split), stored
+
+
+def _check_classes(classes: Sequence[str], source: str, located: Sequence[tuple[run.Run, Path]]) -> None:
+    for each, _ in located:
+        if tuple(classes) != each.info.classes:
+            raise DataError(
+                f"The classes of {source} are {', '.join(classes)}; "
+                f"those of {each.folder} are {', '.join(each.info.classes)}."
+            )
 
 
 def _names(located: Sequence[tuple[run.Run, Path]], predictor: Predictor) -> str:
@@ -146,20 +197,6 @@ def _clean(texts: list[str], stored: corpus.Corpus) -> dict[str, NDArray[np.bool
     names = [name for name in ("train", "validation") if name in stored.manifest.splits]
     learnt = {text for name in names for text in corpus.read_split(stored, name).texts}
     return {CLEAN: np.array([text not in learnt for text in texts])}
-
-
-def _check_corpus(opened: run.Run, stored: corpus.Corpus, source: str, *, is_own: bool) -> None:
-    """Raises DataError if a run was trained on other reviews than this corpus's, or on other classes."""
-    if is_own and stored.content_hash != opened.info.corpus_hash:
-        raise DataError(
-            f"{source} differs from the reviews that {opened.folder} was trained on: its test split may hold "
-            "some of them. To evaluate on it all the same, name it with --source."
-        )
-    if stored.manifest.classes != opened.info.classes:
-        raise DataError(
-            f"The classes of {source} are {', '.join(stored.manifest.classes)}; "
-            f"those of {opened.folder} are {', '.join(opened.info.classes)}."
-        )
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:

@@ -2,80 +2,72 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pyarrow import compute, csv, feather, parquet
+from pyarrow import csv, feather, parquet
 
 from imdb_transformer import __version__
-from imdb_transformer.data.reviews import CHUNK_CHARACTERS, in_chunks, lines_of
-from imdb_transformer.data.tables import TABLE_SUFFIXES, check_texts, is_table, open_table
+from imdb_transformer.data.blocks import BLOCK_BYTES, BLOCK_ROWS
+from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.tables import (
+    ENDINGS,
+    Report,
+    is_table,
+    open_table,
+    suffix_of,
+    with_text,
+)
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference.predictor import CHUNK, Prediction, Predictor, identity_of
+from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
 from imdb_transformer.store.files import whole_file, write_whole
 from imdb_transformer.store.locks import locked
 
 CALL = "call.json"
+WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
-Skip = Callable[[str], None]
 Part = Iterator[pa.Table]
 
 
-def open_reviews(path: Path, column: str, *, skip: Skip | None = None) -> tuple[pa.Schema, Part]:
+def open_reviews(
+    path: Path,
+    column: str,
+    *,
+    encoding: str = "utf-8",
+    bad_row: Report = refuse,
+    file: BinaryIO | None = None,
+) -> tuple[pa.Schema, Part]:
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
-    In a text file each line is a review. Long rows make smaller tables; a text over 64 MiB is an error. A row
-    without text, or with too few or too many fields, is an error as well. With `skip`, such a row is left
-    out, and `skip` is called with a description of it. Raises ConfigError and DataError.
+    In a text file or a pipe each line is a review. In a table, a row without text is as bad as a malformed.
+    `bad_row` and `file` are those of `open_table`. Raises ConfigError and DataError.
     """
-    if not path.is_file():
+    if file is None and not path.exists():
         raise DataError(f"There is no file {path}.")
-    if not is_table(path):
-        if path.suffix.lower() != ".txt":
-            raise ConfigError(f"--input {path}: its name must end in {', '.join(TABLE_SUFFIXES)} or .txt.")
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty.")
-        return pa.schema({column: pa.string()}), _lines(path, column)
-    schema, batches = open_table(path, [column], skip_row=skip)
-    return schema, _rows(path, column, batches, skip)
+    if file is None and path.is_dir():
+        raise DataError(f"--input {path} is a folder; name a file in it.")
+    if file is None and path.is_file() and not is_table(path) and suffix_of(path) != ".txt":
+        raise ConfigError(f"--input {path}: its name must end in .txt, {ENDINGS}.")
+    hint = {column: "--text-column"}
+    schema, blocks = open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
+    whole = with_text(blocks, column, path, bad_row=bad_row, may_be_blank=not is_table(path))
+    return schema, (pa.Table.from_batches([batch]) for batch, _ in whole)
 
 
-def _lines(path: Path, column: str) -> Part:
-    with path.open("rb") as file:
-        for part in in_chunks(lines_of(file, str(path)), CHUNK):
-            yield pa.table({column: pa.array(part, pa.string())})
+def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, force: bool = False) -> None:
+    """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file.
 
-
-def _rows(path: Path, column: str, batches: Iterator[pa.RecordBatch], skip: Skip | None) -> Part:
-    row = 0
-    for batch in batches:
-        whole = pa.Table.from_batches([batch])
-        for start in range(0, whole.num_rows, CHUNK):
-            table = whole.slice(start, CHUNK)
-            check_texts(table.column(column), column, path, num_before=row)
-            # In CSV a missing text is a blank one.
-            words = compute.utf8_trim_whitespace(table.column(column))
-            is_text = compute.fill_null(compute.not_equal(words, ""), False)
-            missing = [row + i for i, has_text in enumerate(is_text.to_pylist(), 1) if not has_text]
-            if missing and skip is None:
-                raise DataError(f"{path}: row {missing[0]} has no {column!r}.")
-            for number in missing:
-                skip(f"row {number}, malformed ones not counted, has no {column!r}")  # type: ignore[misc]
-            row += table.num_rows
-            yield table.filter(is_text)
-
-
-def check_output(path: Path, schema: pa.Schema) -> None:
-    """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file."""
+    Without `force`, also if it is the file `source` that the rows come from.
+    """
     suffix, problem = path.suffix.lower(), ""
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    if not is_table(path):
-        problem = f"its name must end in one of {', '.join(TABLE_SUFFIXES)}"
+    if suffix not in WRITTEN:
+        problem = f"its name must end in one of {', '.join(WRITTEN)}"
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     elif twice:
@@ -87,6 +79,8 @@ def check_output(path: Path, schema: pa.Schema) -> None:
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
             problem = f"Parquet cannot hold it ({error}); write .jsonl"
+    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
+        problem = "it is the input; --force replaces it"
     if problem:
         raise ConfigError(f"--output {path}: {problem}.")
 
@@ -140,20 +134,15 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
 
 
 def describe_call(
-    predictor: Predictor,
-    paths: Sequence[Path],
-    input_file: Path,
-    column: str,
-    bad_rows: str,
+    predictor: Predictor, paths: Sequence[Path], input_file: Path, reading: Mapping[str, str],
     classes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Everything that the predictions of a file depend on."""
-    status = input_file.stat()
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that the predictions of a file depend on. `reading` says how the file is read."""
+    status = input_file.stat() if input_file.is_file() else None
     return {
-        "input": [str(input_file.resolve()), status.st_size, status.st_mtime_ns],
-        "rows and characters a part": [CHUNK, CHUNK_CHARACTERS],
-        "text column": column,
-        "--bad-rows": bad_rows,
+        "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
+        "rows and bytes a part": [BLOCK_ROWS, BLOCK_BYTES],
+        **reading,
         "run": [identity_of(path) for path in paths],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,

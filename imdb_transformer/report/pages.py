@@ -95,9 +95,8 @@ def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> P
         *_errors(answers),
         *_origin(opened),
     ]
-    path = opened.folder / FILE_NAME
-    write_page(path, title, sections)
-    return path
+    write_page(answers.page, title, sections)
+    return answers.page
 
 
 def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answers]) -> None:

@@ -1,5 +1,7 @@
 """From a config, or from a run that continues, to a model and the reviews that it is trained on."""
 
+import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +16,7 @@ from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import DataError, DataWarning, RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
@@ -23,6 +25,7 @@ from imdb_transformer.training import distillation, starting_weights
 from imdb_transformer.training.plan import settled
 
 SoftLabels = NDArray[np.float32] | None
+FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
 
 
 class Prepared(NamedTuple):
@@ -108,6 +111,10 @@ def _prepared(
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")
+    if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
+        points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
+        message = f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off"
+        warnings.warn(message, DataWarning, stacklevel=2)
     if kind == "encoder":
         train = joined([train, *([splits["unsupervised"]] if "unsupervised" in splits else [])])
         model = make_language_model(config, train, vocab_size=vocab_size)

@@ -1,0 +1,197 @@
+"""Tables as spreadsheets and other programs write them, and how bad ones are told."""
+
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import sources
+from imdb_transformer.data.tables import Skip, open_table
+from imdb_transformer.errors import ConfigError, DataError, DataWarning
+
+GERMAN = [("Sehr schön – ein “großer” Film; ja!", "5"), ("Öde,\nleider", "1")]
+
+
+def rows_of(path: Path, *wanted: str, encoding: str = "utf-8") -> list[dict[str, object]]:
+    _, blocks = open_table(path, {name: f"--{name}" for name in wanted or ("text",)}, encoding=encoding)
+    return [row for batch, _ in blocks for row in batch.to_pylist()]
+
+
+def as_csv(delimiter: str) -> str:
+    rows = [("text", "stars"), *GERMAN]
+    return "".join(f'"{text}"{delimiter}{stars}\r\n' for text, stars in rows)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["r.csv", "r.TSV"])
+def test_the_delimiter_is_found(tmp_path: Path, name: str, delimiter: str) -> None:
+    (tmp_path / name).write_text(as_csv(delimiter), newline="")
+    assert [tuple(row.values()) for row in rows_of(tmp_path / name, "text", "stars")] == GERMAN
+
+
+@pytest.mark.parametrize("declared", ["sep=;\r\n", '"sep=;"\n'])
+def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: str) -> None:
+    (tmp_path / "r.csv").write_text(declared + "text;a,b,c\ngood;1\n")
+    assert rows_of(tmp_path / "r.csv") == [{"text": "good", "a,b,c": "1"}]
+    (tmp_path / "r.csv").write_text(declared + "text;a,b,c\ngood;1;2\n")
+    with pytest.raises(DataError, match="line 3 has another number of fields"):
+        rows_of(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [("cp1252", "cp1252"), ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"), ("utf-16-le", "utf-16-le")],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_file_of_windows_is_read_in_its_encoding(
+    tmp_path: Path, written: str, named: str, zipped: bool
+) -> None:
+    """A byte order mark needs no option."""
+    content = as_csv(";").encode(written)
+    path = tmp_path / ("r.csv.gz" if zipped else "r.csv")
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    assert [tuple(row.values()) for row in rows_of(path, encoding=named)] == GERMAN
+
+
+def test_a_wrong_encoding_is_told_with_its_line_and_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes("text;stars\ngut;1\nschön;2\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"r\.csv: line 3 is not UTF-8; .*--encoding cp1252"):
+        rows_of(path)
+    path.write_bytes("täxt;stars\ngut;1\n".encode("cp1252"))
+    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+        rows_of(path)
+    for unknown in ("cp125", "hex"):
+        with pytest.raises(ConfigError, match=f"no encoding '{unknown}'"):
+            rows_of(path, encoding=unknown)
+
+
+def test_old_line_ends_are_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_bytes(b"text\rone\rtwo\r")
+    assert rows_of(tmp_path / "r.csv") == [{"text": "one"}, {"text": "two"}]
+
+
+def test_the_first_sheet_of_a_workbook_is_read_as_text(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in [["text", "stars"], ["good", 5], [None, None], ["bad", 1.0], ["none", None]]:
+        book.active.append(row)  # type: ignore[union-attr]
+    book.save(tmp_path / "r.xlsx")
+    assert rows_of(tmp_path / "r.xlsx") == [
+        {"text": "good", "stars": "5"}, {"text": "bad", "stars": "1"}, {"text": "none", "stars": ""},
+    ]  # fmt: skip
+    with pytest.raises(DataError, match=r"r\.xlsx: row 5 has no label"):
+        sources.read(DataConfig(source=str(tmp_path / "r.xlsx"), label_column="stars"))
+    (tmp_path / "r.xlsx").write_text("no zip")
+    with pytest.raises(DataError, match="cannot be read as XLSX: it is no workbook"):
+        rows_of(tmp_path / "r.xlsx")
+
+
+def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
+    rows = [{"text": "good", "n": 1}, {"text": "bad", "n": 2}]
+    (tmp_path / "r.json").write_text("\n" + json.dumps(rows, indent=1))
+    assert rows_of(tmp_path / "r.json") == rows
+    (tmp_path / "r.json").write_text("\n".join(map(json.dumps, rows)))
+    assert rows_of(tmp_path / "r.json") == rows
+    (tmp_path / "r.json").write_text("[]")
+    with pytest.raises(DataError, match="empty"):
+        rows_of(tmp_path / "r.json")
+
+
+def test_a_later_row_of_other_types_or_columns_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_ROWS", 2)
+    lines = [
+        '{"text": "a"}',
+        '{"text": "b"}',
+        '{"text": "c", "more": 1}',
+        '{"text": 5}',
+        '{"text": "\\ud800"}',
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    told: list[str] = []
+    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    assert [text for batch, _ in blocks for text in batch.column("text").to_pylist()] == ["a", "b"]
+    assert [line.split(": ")[1][:6] for line in told] == ["line 3", "line 4", "line 5"]
+
+
+def test_all_missing_columns_are_told_at_once_before_any_row(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(b"Review ,Label\na,b,c\n\xff\n")
+    with pytest.raises(DataError) as refused:
+        sources.read(DataConfig(source=str(path)))
+    assert "no columns 'text' and 'label'; it has: 'Review ', 'Label'." in str(refused.value)
+    assert "data.text_column (--text-column) and data.label_column (--label-column)" in str(refused.value)
+
+
+def test_bad_rows_of_training_are_left_out_with_a_warning_of_ten_lines(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(b"text,label\ngood,1\nbad,0.0\n" + b"torn\n" * 12 + b"caf\xe9,1\nnone,\nfine,1.00\n")
+    with pytest.raises(DataError, match=r"r\.csv: line 4 has another number of fields"):
+        sources.read(DataConfig(source=str(path)))
+    with pytest.warns(DataWarning) as told:
+        reviews = sources.read(DataConfig(source=str(path), bad_rows="skip"))
+    assert reviews.classes == ("0", "1")
+    assert reviews.splits["train"].texts == ["good", "bad", "fine"]
+    first, *others = str(told[0].message).splitlines()
+    assert "14" in first
+    assert len(others) == 10
+    assert others[0] == f"{path}: line 4 has another number of fields than the header (1, not 2)"
+
+
+def test_a_label_that_is_no_class_of_train_can_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "test.csv.gz").write_bytes(gzip.compress(b"text,label\nc,x\nd,z\n"))
+    with pytest.warns(DataWarning, match="line 3 has label 'z'"):
+        reviews = sources.read(DataConfig(source=str(tmp_path), bad_rows="skip"))
+    assert reviews.splits["test"].texts == ["c"]
+
+
+def test_bad_rows_are_counted_and_ten_of_them_are_told() -> None:
+    told: list[str] = []
+    skip = Skip(told.append)
+    for number in range(25):
+        skip(str(number))
+    assert (skip.num_rows, told) == (25, [str(number) for number in range(10)])
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
+def test_a_pipe_is_read_like_a_file(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    writer = threading.Thread(target=(tmp_path / name).write_text, args=("text\ngood\nbad\n",))
+    writer.start()
+    texts = [row["text"] for row in rows_of(tmp_path / name)]
+    writer.join()
+    assert texts == (["good", "bad"] if name.endswith("csv") else ["text", "good", "bad"])
+
+
+def test_lines_of_a_pipe_are_passed_on_when_it_runs_dry(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    has_first = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / "pipe").open("w") as pipe:
+            print("one\ntwo\nthr", end="", file=pipe, flush=True)
+            assert has_first.wait(60)
+            print("ee", file=pipe)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    _, blocks = open_table(tmp_path / "pipe", {"text": ""})
+    assert next(blocks)[0].column("text").to_pylist() == ["one", "two"]
+    has_first.set()
+    assert next(blocks)[0].column("text").to_pylist() == ["three"]
+    writer.join()
+
+
+def test_lines_before_a_bad_one_are_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes(b"one\ncaf\xe9\ntwo\n")
+    _, blocks = open_table(tmp_path / "r.txt", {"text": ""})
+    assert next(blocks)[0].column("text").to_pylist() == ["one"]
+    with pytest.raises(DataError, match="line 2 is not UTF-8"):
+        next(blocks)
