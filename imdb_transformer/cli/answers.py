@@ -42,7 +42,7 @@ class View(NamedTuple):
 
 
 def load(paths: list[Path], *, exact: bool = False, few: bool = False) -> "Predictor":
-    """The predictor of runs. `exact`: the same probability for one text and many. `few`: perhaps without torch."""
+    """The predictor of runs. `exact`: one text and many get the same probability. `few`: without torch."""
     from imdb_transformer.inference.predictor import Predictor
 
     predictor = Predictor.load(*paths, exact=exact, few=few)
