@@ -373,5 +373,5 @@ def test_the_example_in_the_docstring_runs(tiny: Callable[..., Config], tmp_path
         (Predictor.__doc__ or "").replace("runs/base", str(tmp_path / "nb")).replace("# doctest: +SKIP", ""),
         {"Predictor": Predictor}, "Predictor", None, 0,
     )  # fmt: skip
-    assert len(examples.examples) == 4
+    assert len(examples.examples) == 5
     assert doctest.DocTestRunner().run(examples).failed == 0
