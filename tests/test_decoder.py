@@ -80,4 +80,5 @@ def test_cross_attention_with_rotary_positions_equals_a_loop_over_heads() -> Non
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (plain.rotated(q) @ plain.rotated(k).T / math.sqrt(q.shape[1])).softmax(1) @ v
+    q, k = (torch.from_numpy(plain.rotated(part.detach().numpy())) for part in (q, k))
+    return (q @ k.T / math.sqrt(q.shape[1])).softmax(1) @ v

@@ -12,7 +12,7 @@ import warnings
 # isort: off
 # Each import adds a command; --help lists them in this order.
 from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  # noqa: F401
-from imdb_transformer.cli import predict, eval, compare, export, verify, runs  # noqa: A004, F401
+from imdb_transformer.cli import predict, eval, compare, export, generate, verify, runs  # noqa: A004, F401
 
 # isort: on
 from imdb_transformer import progress

@@ -86,6 +86,11 @@ class Tokenizer:
         return int(self._engine.get_vocab_size())
 
     @property
+    def max_length(self) -> int:
+        """The ids that are kept of a text."""
+        return self._config.max_length
+
+    @property
     def content_hash(self) -> str:
         """Two tokenizers with the same hash give the same ids, cutting included."""
         cut = f"{self._config.max_length} {self._config.tail_length}\n"
@@ -118,6 +123,10 @@ class Tokenizer:
         if len(ids) <= longest:
             return ids
         return np.concatenate([ids[: longest - tail], ids[len(ids) - tail :]])
+
+    def spelling(self, ids: Sequence[int]) -> str:
+        """The text of ids, without spaces between them and without bytes that are no UTF-8."""
+        return self._engine.decode(ids, skip_special_tokens=False).replace("\ufffd", "")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary's spelling of each id."""

@@ -28,11 +28,16 @@ class LanguageModel(nn.Module):
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
     special_ids: Tensor  # ids that spell no text
+    spacing: Tensor | None
 
     def __init__(
-        self, config: ModelConfig, options: PretrainConfig, *, special_ids: Sequence[int], counts: Tensor
-    ) -> None:
-        """`counts` (V,): how often each id occurs; `special_ids` are never candidates."""
+        self, config: ModelConfig, options: PretrainConfig, *, special_ids: Sequence[int], counts: Tensor,
+        spacing: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """`counts` (V,): how often each id occurs; `special_ids` are never candidates.
+
+        `spacing` (2, V) is kept with the weights of a causal model: it tells where its text has spaces.
+        """
         super().__init__()
         self.encoder = Encoder(config, len(counts))
         self.transform = Linear(config.width, config.width)
@@ -45,6 +50,7 @@ class LanguageModel(nn.Module):
         inclusion[list(special_ids)] = 0  # the embedding of padding must stay zero
         self.decoder = Decoder(config) if options.objective == "denoise" else None
         self.register_buffer("inclusion", inclusion, persistent=False)
+        self.register_buffer("spacing", spacing)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
     def sampled(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.tables import duration, percent, text_table
+from imdb_transformer.report.tables import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
@@ -93,7 +93,10 @@ def postfix(update: "Update") -> str:
 
 
 def progress(update: "Update") -> str:
-    """One line for each checkpoint: scores on validation, or without that, losses of the last step."""
+    """One line for each checkpoint: scores on validation, or without that, losses of the last step.
+
+    A second line has what a causal model writes.
+    """
     validation = update.validation
     if validation is not None:
         of_what = {"masked_accuracy": "held-out masked", "token_accuracy": "held-out token"}
@@ -102,7 +105,8 @@ def progress(update: "Update") -> str:
     else:
         losses = {"loss": update.result.loss, **update.result.metrics}
         scores = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items())
-    return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {scores}"
+    sample = f"\n  it writes: {one_line(update.sample)}" if update.sample else ""
+    return f"step {update.step:>6,} of {update.num_steps:,}  epoch {update.epoch + 1}  {scores}{sample}"
 
 
 def result(ended: "TrainingResult") -> str:

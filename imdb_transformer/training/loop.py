@@ -22,7 +22,7 @@ from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
 from imdb_transformer.training.stop import StopRequest
-from imdb_transformer.training.validation import validate
+from imdb_transformer.training.validation import sample, validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 
@@ -37,6 +37,8 @@ class Update(NamedTuple):
     tokens_per_second: float
     validation: Score | None
     saved: bool
+    sample: str
+    """what a causal model writes, at each validation; otherwise empty"""
 
 
 def training_loop(
@@ -82,7 +84,8 @@ def training_loop(
             elif len(metrics) >= STEPS_BETWEEN_WRITES:
                 checkpoints.write_metrics(run, metrics, world)
             rate = result.num_tokens / (now - began)
-            yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves)
+            text = sample(learner, prepared) if saves else ""
+            yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves, text)
 
             # --- stop on request; several processes all stop after the same step
             asked = result.stop if world.size > 1 else stop.signal

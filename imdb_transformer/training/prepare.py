@@ -15,6 +15,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
+from imdb_transformer.data.spacing import spacing_odds
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import DataError, DataWarning, RunError
 from imdb_transformer.hardware import Hardware
@@ -92,11 +93,16 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
     return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
 
 
-def make_language_model(config: Config, text: EncodedSplit, *, vocab_size: int) -> LanguageModel:
+def make_language_model(
+    config: Config, text: EncodedSplit, *, vocab_size: int, spacing: NDArray[np.float32] | None = None
+) -> LanguageModel:
     """A model for pretraining with its initial weights, a function of the seed and of how often ids occur."""
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
-    return LanguageModel(config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts)
+    return LanguageModel(
+        config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts,
+        spacing=None if spacing is None else torch.from_numpy(spacing),
+    )  # fmt: skip
 
 
 def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
@@ -117,7 +123,10 @@ def _prepared(
         warnings.warn(message, DataWarning, stacklevel=2)
     if kind == "encoder":
         train = joined([train, *([splits["unsupervised"]] if "unsupervised" in splits else [])])
-        model = make_language_model(config, train, vocab_size=vocab_size)
+        spaces = None
+        if config.pretrain.objective == "causal":
+            spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)
+        model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces)
     else:
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)

@@ -10,6 +10,7 @@ from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.generate import write
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training.objectives import GUESSES
@@ -17,9 +18,8 @@ from imdb_transformer.training.plan import gather
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, all_finite
 
-SHARE = (
-    0.15  # of the held-out tokens is masked or guessed, whatever it is in training: losses stay comparable
-)
+SAMPLE_TOKENS = 40
+SHARE = 0.15  # of the held-out tokens, masked or guessed, whatever it is in training: losses stay comparable
 
 
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
@@ -39,6 +39,18 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
     if not all_finite(model):
         raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
     return validation
+
+
+def sample(learner: Learner, prepared: Prepared) -> str:
+    """What a causal model writes, always with the same noise; empty for other models."""
+    model = learner.averaged
+    if not isinstance(model, LanguageModel) or model.spacing is None:
+        return ""
+    was_training = model.training
+    words = write(model.eval(), prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS)
+    text = "".join(words)
+    model.train(was_training)
+    return text
 
 
 @torch.inference_mode()

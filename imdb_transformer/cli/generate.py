@@ -1,0 +1,63 @@
+"""`imdb-tx generate`: lets a causal language model write text."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli import options
+from imdb_transformer.cli.exits import until_reader_leaves
+from imdb_transformer.cli.options import command
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.",
+        parser=options.run_path, autocompletion=options.complete_runs,
+    ),
+]  # fmt: skip
+Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
+NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
+Temperature = Annotated[
+    float, typer.Option(min=0, metavar="T", help="Below 1 likelier words; 0 the likeliest each time.")
+]
+TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Draw from the K likeliest tokens; 0 from all.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Another seed, another text.")]
+NumSamples = Annotated[
+    int, typer.Option(min=1, max=10_000, metavar="N", help="Texts, each with the next seed.")
+]
+
+
+@command(
+    options.USING,
+    """imdb-tx generate runs/causal "This film"
+imdb-tx generate runs/causal --temperature 0.7 --num-samples 3""",
+)
+def generate(
+    path: Source,
+    prompt: Prompt = "",
+    num_tokens: NumTokens = 100,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    seed: Seed = 0,
+    num_samples: NumSamples = 1,
+    as_json: options.Json = False,
+) -> None:
+    """Let a causal language model write text. It appears word by word; Ctrl-C stops it."""
+    from imdb_transformer.inference.generate import load, write
+
+    loaded = load(path)
+    with until_reader_leaves():
+        for number in range(seed, seed + num_samples):
+            words = write(
+                *loaded, prompt, num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=number
+            )
+            if as_json:
+                print(json.dumps({"seed": number, "text": "".join(words)}))
+                continue
+            try:
+                for word in words:
+                    print(word, end="", flush=True)
+            finally:
+                print()

@@ -1,0 +1,90 @@
+"""A causal language model writes text: each token is drawn from what the model expects after those before it.
+
+Shapes: L length, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imdb_transformer import hardware
+from imdb_transformer.data.batches import pad
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
+from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.store import checkpoint, run
+
+
+def load(path: Path, *, device: str = "auto") -> tuple[LanguageModel, Tokenizer, Hardware]:
+    """The causal model of a run or checkpoint, and its tokenizer. Raises RunError for any other model."""
+    opened, folder = run.locate(path)
+    config = opened.config
+    if opened.info.kind != "encoder" or config.pretrain.objective != "causal":
+        raise RunError(
+            f"{path} does not write text: it was not trained to guess the next token. Such a run is made by: "
+            "imdb-tx pretrain --config pretrain.toml --set pretrain.objective=causal"
+        )
+    # With the number of threads of this process, not of the run's training.
+    chosen = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
+    tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
+    with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
+        model = LanguageModel(
+            config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(size),
+            spacing=torch.zeros(2, size),
+        )  # fmt: skip
+    meta = checkpoint.read_meta(folder, tokenizer_hash=tokenizer.content_hash)
+    checkpoint.load_weights(model, checkpoint.load_arrays(folder, checkpoint.MODEL, meta), origin=folder)
+    return model.to(chosen.device).eval(), tokenizer, chosen
+
+
+def write(
+    model: LanguageModel, tokenizer: Tokenizer, hardware: Hardware, prompt: str = "", *, num_tokens: int,
+    temperature: float = 1.0, top_k: int = 0, seed: int = 0,
+) -> Iterator[str]:  # fmt: skip
+    """The prompt, then word by word what the model writes after it; joined they are the text.
+
+    The same arguments give the same text. A `temperature` of 0 takes the likeliest token each time, and
+    `top_k` draws from the k likeliest (0: from all). The model reads as many tokens as a review may have.
+    """
+    if not 0 <= temperature < math.inf:
+        raise ConfigError(f"A temperature is 0 or more, not {temperature:g}.")
+    generator = torch.Generator().manual_seed(seed)
+    assert model.spacing is not None
+    follows, precedes = model.spacing.cpu()
+    ids = tokenizer.encode_whole([prompt])[0].tolist() if prompt.strip() else []
+    yield prompt
+    word: list[int] = []  # the pieces that are not written yet
+    for _ in range(num_tokens):
+        drawn = draw(next_logits(model, ids, tokenizer.max_length, hardware), temperature, top_k, generator)
+        if ids and follows[ids[-1]] + precedes[drawn] > 0:
+            yield tokenizer.spelling(word)
+            yield " "
+            word = []
+        word.append(drawn)
+        ids.append(drawn)
+    yield tokenizer.spelling(word)
+
+
+@torch.inference_mode()
+def next_logits(model: LanguageModel, ids: list[int], max_length: int, hardware: Hardware) -> Tensor:
+    """(V,) logits of the token after `ids`, on the CPU. The model reads the last ones, after `[MASK]`."""
+    read = [MASK_ID, *ids[max(0, len(ids) - max_length + 1) :]]
+    padded = torch.from_numpy(pad([np.array(read, np.uint32)])).to(hardware.device)
+    last = torch.tensor([len(read) - 1], device=hardware.device)
+    features = model.encoder(padded, padded != PAD_ID, hardware.dtype, last, direction=1)
+    return model.logits(features)[0].cpu()
+
+
+def draw(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+    """An id at random, as likely as softmax(logits / temperature) says, of the `top_k` likeliest if not 0."""
+    if not temperature:
+        return int(logits.argmax())
+    if top_k:
+        logits = logits.masked_fill(logits < logits.topk(min(top_k, len(logits))).values[-1], -torch.inf)
+    weights = ((logits - logits.max()) / temperature).softmax(0)
+    return int(torch.multinomial(weights, 1, generator=generator))
