@@ -37,8 +37,9 @@ def causal(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
     folder = tmp_path_factory.mktemp("causal")
     path = folder / "tiny.toml"
     path.write_text(f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n' + TINY_MODEL)
-    command = ("pretrain", "--config", path, "--run-dir", folder / "run", "--set", "train.epochs=6")
-    result = imdb_tx(*command, "--set", "pretrain.objective=causal")
+    options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
+    sets = [word for option in (*options, "pretrain.objective=causal") for word in ("--set", option)]
+    result = imdb_tx("pretrain", "--config", path, "--run-dir", folder / "run", *sets)
     assert result.exit_code == 0, result.output
     return folder / "run"
 
