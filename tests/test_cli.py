@@ -51,7 +51,7 @@ def test_all_commands_print_json(config_path: Path, tmp_path: Path, source: Path
     assert {"num_examples", "accuracy", "loss", "roc_auc"} <= set(evaluated)
     lines = imdb_tx("predict", "--run", tmp_path / "r", "--json", "-", stdin="a good film\nawful\n").stdout
     assert [json.loads(line)["text"] for line in lines.splitlines()] == ["a good film", "awful"]
-    assert set(json.loads(lines.splitlines()[0])) == {"label", "probability", "text"}
+    assert set(json.loads(lines.splitlines()[0])) == {"label", "probability", "text", "probabilities"}
 
 
 def test_text_output_ends_with_the_next_command(config_path: Path, tmp_path: Path, source: Path) -> None:

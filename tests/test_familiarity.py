@@ -1,5 +1,6 @@
 """Text of which a run has read few words gets a note; probabilities of all classes, and a threshold."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from imdb_transformer.inference.familiarity import unfamiliar
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
+from tests.test_screen import typed
 
 
 class Fixed:
@@ -78,3 +80,23 @@ def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> N
     trained = imdb_tx("train", *options, "--run-dir", tmp_path / "demo")
     assert "toy grammar" in trained.stderr
     assert "toy grammar" not in trained.stdout
+
+
+def test_probabilities_have_a_column_a_class(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text,id\na good film,1\nan awful mess,2\n")
+    out, command = tmp_path / "out.csv", ("predict", "--run", linear, "--probabilities", "--threshold", "1.0")
+    assert imdb_tx(*command, "--input", tmp_path / "in.csv", "--output", out).exit_code == 0
+    header, *rows = [line.split(",") for line in out.read_text().splitlines()]
+    added = ["predicted_label", "probability", "probability_neg", "probability_pos"]
+    assert header == [f'"{name}"' for name in ["text", "id", *added]]
+    assert [row[2] for row in rows] == ['"neg"', '"neg"']  # nothing is certain
+    assert [float(row[4]) + float(row[5]) for row in rows] == pytest.approx([1, 1])
+    assert len(imdb_tx(*command, "a good film").stdout.split("\t")) == 5
+
+
+def test_predict_alone_on_a_terminal_asks_for_reviews(linear: Path, tmp_path: Path) -> None:
+    keys = {rb"> ": b"a good film\n", rb"(?s)> .*> ": b"\x04"}
+    code, shown = typed("predict", "--run", linear, cwd=tmp_path, keys=keys)
+    assert code == 0
+    assert "Ctrl-D ends" in shown
+    assert re.search(r"^(pos|neg)\t0\.\d+\ta good film", shown, re.MULTILINE)

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.exits import until_reader_leaves
 from imdb_transformer.errors import Interrupted
-from imdb_transformer.report import terminal
+from imdb_transformer.report import summaries, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     import pyarrow as pa
@@ -30,6 +30,17 @@ class Reading(NamedTuple):
     bad_rows: options.BadRows
 
 
+class Asked(NamedTuple):
+    """Which runs answer, and in which form."""
+
+    paths: list[Path]
+    threshold: float | None
+    """for the second of two classes"""
+    each_class: bool
+    """whether to show the probability of each class"""
+    as_json: bool
+
+
 class View(NamedTuple):
     """What to show of a review beside its prediction."""
 
@@ -41,11 +52,14 @@ class View(NamedTuple):
     html: Path | None
 
 
-def load(paths: list[Path], *, exact: bool = False, few: bool = False) -> "Predictor":
+def load(asked: Asked, *, exact: bool = False, few: bool = False) -> "Predictor":
     """The predictor of runs. `exact`: one text and many get the same probability. `few`: without torch."""
     from imdb_transformer.inference.predictor import Predictor
+    from imdb_transformer.store import run
 
-    predictor = Predictor.load(*paths, exact=exact, few=few)
+    predictor = Predictor.load(*asked.paths, exact=exact, few=few, threshold=asked.threshold)
+    if any(not path.is_file() and run.locate(path)[0].config.data.source == "demo" for path in asked.paths):
+        screen.note(summaries.DEMO_NOTE)
     if "torch" in sys.modules:  # an exported file needs none
         from imdb_transformer import hardware
 
@@ -53,20 +67,33 @@ def load(paths: list[Path], *, exact: bool = False, few: bool = False) -> "Predi
     return predictor
 
 
-def answer_texts(predictor: "Predictor", texts: Iterable[str], view: View | None, as_json: bool) -> None:
+def answer_texts(asked: Asked, texts: list[str], view: View | None, *, few: bool) -> None:
+    """Prints the predictions of texts."""
+    predictor = load(asked, exact=True, few=few)
+    _tell_unfamiliar(predictor, asked.paths, texts)
     if view is None:
-        _show(predictor(texts), as_json)
+        _show(predictor(texts), asked)
     else:
-        _show_views(predictor, texts, view, as_json)
+        _show_views(predictor, texts, view, asked.as_json)
 
 
-def _show(predictions: "Iterable[Prediction]", as_json: bool) -> None:
-    from imdb_transformer.report import reviews
+def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
+    from imdb_transformer.inference.familiarity import unfamiliar
+
+    if found := unfamiliar(predictor, paths, texts):
+        which = f"{len(found):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
+        screen.note(
+            f"note: the run knows few words of {which}, and may be wrong about what it does not know."
+        )
+
+
+def _show(predictions: "Iterable[Prediction]", asked: Asked) -> None:
+    from imdb_transformer.report.reviews import prediction_as_text
 
     with until_reader_leaves():
         for prediction in predictions:
-            line = json.dumps(prediction.record()) if as_json else reviews.prediction_as_text(prediction)
-            print(line)
+            text = prediction_as_text(prediction, each_class=asked.each_class)
+            print(json.dumps(prediction.record()) if asked.as_json else text)
 
 
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
@@ -95,7 +122,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
     if view.html is not None:
         explained, attended = view.method is not None, view.attention
         reviews.write_reviews(view.html, sections, explained=explained, attended=attended)
-        print(f"written to {view.html}", file=sys.stderr)
+        screen.note(f"written to {view.html}")
 
 
 @contextmanager
@@ -106,52 +133,64 @@ def _opened(source: Path, reading: Reading) -> "Iterator[tuple[pa.Schema, Iterat
     from imdb_transformer.inference.tables import open_reviews
 
     file = sys.stdin.buffer if source == STDIN else None
-    skip = Skip(lambda problem: print(f"skipped: {problem}", file=sys.stderr))
+    skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
     bad_row = skip if reading.bad_rows == "skip" else refuse
     yield open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=bad_row, file=file)
     if skip.num_rows:
-        print(f"skipped in all: {skip.num_rows:,}", file=sys.stderr)
+        screen.note(f"skipped in all: {skip.num_rows:,}")
 
 
-def answer_rows(paths: list[Path], source: Path, reading: Reading, view: View | None, as_json: bool) -> None:
-    """Prints the predictions of each block of rows as it comes."""
+def answer_rows(asked: Asked, source: Path, reading: Reading, view: View | None) -> None:
+    """Prints the predictions of each block of rows as it comes. A person at a terminal is asked for them."""
+    is_typed = source == STDIN and sys.stdin.isatty()
     with _opened(source, reading) as (_, parts):
-        is_typed = source == STDIN and sys.stdin.isatty()
-        predictor = load(paths, exact=source == STDIN, few=view is None and is_typed)
-        texts = (part.column(reading.text_column).to_pylist() for part in parts)
+        predictor = load(asked, exact=source == STDIN, few=view is None and is_typed)
+        blocks = (part.column(reading.text_column).to_pylist() for part in parts)
+        texts = _told(_typed(blocks) if is_typed else blocks, predictor, asked.paths, every=is_typed)
         if view is not None:
-            _show_views(predictor, chain.from_iterable(texts), view, as_json)
+            _show_views(predictor, chain.from_iterable(texts), view, asked.as_json)
             return
         for block in texts:
-            _show(predictor(block), as_json)
+            _show(predictor(block), asked)
+
+
+def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The reviews that a person types after a prompt, without blank lines."""
+    screen.note("Type a review and press Enter. Ctrl-D ends.")
+    while True:
+        print("> ", end="", file=terminal.beneath(sys.stderr), flush=True)
+        if (block := next(blocks, None)) is None:
+            screen.note("")
+            return
+        yield [text for text in block if text.strip()]
+
+
+def _told(
+    blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, every: bool
+) -> Iterator[list[str]]:
+    """The blocks, with a note about unfamiliar reviews in every one, or in the first one."""
+    for i, block in enumerate(blocks):
+        if every or i == 0:
+            _tell_unfamiliar(predictor, paths, block)
+        yield block
 
 
 def write_rows(
-    paths: list[Path],
-    source: Path,
-    reading: Reading,
-    output: Path,
-    as_json: bool,
-    *,
-    resume: bool,
-    force: bool,
+    asked: Asked, source: Path, reading: Reading, output: Path, *, resume: bool, force: bool
 ) -> None:
     """Writes the rows with their predictions."""
-    from tqdm import tqdm
-
     from imdb_transformer.inference import tables
 
     with _opened(source, reading) as (schema, parts):
         tables.check_output(output, schema, source, force=force)
-        predictor = load(paths)
-        call = tables.describe_call(predictor, paths, source, reading._asdict())
+        predictor = load(asked)
+        classes = predictor.classes if asked.each_class else ()
+        call = tables.describe_call(predictor, asked.paths, source, reading._asdict(), classes)
         written = tables.write_predictions(
-            predictor, parts, schema, reading.text_column, output, call, resume=resume
+            predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
         )
         num_rows = 0
-        with tqdm(
-            unit=" reviews", file=terminal.beneath(sys.stderr), disable=None, dynamic_ncols=True
-        ) as bar:
+        with screen.bar("review", _num_rows(source, reading)) as bar:
             try:
                 for is_new, num_rows in written:
                     bar.update(num_rows - bar.n)
@@ -160,6 +199,18 @@ def write_rows(
             except Interrupted as stopped:
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None
-    if as_json:
+    if asked.as_json:
         print(json.dumps({"output": str(output), "num_rows": num_rows}))
-    print(f"{num_rows:,} predictions written to {output}", file=sys.stderr)
+    screen.note(f"{num_rows:,} predictions written to {output}")
+
+
+def _num_rows(source: Path, reading: Reading) -> int | None:
+    """The rows of a file, for a bar. Counting takes a small part of the time of predicting."""
+    from imdb_transformer.data.tables import Skip
+    from imdb_transformer.inference.tables import open_reviews
+
+    if not (sys.stderr.isatty() and source.is_file()):
+        return None
+    uncounted = Skip(lambda _: None)
+    _, parts = open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=uncounted)
+    return sum(part.num_rows for part in parts)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imdb_transformer.cli import answers, options
+from imdb_transformer.cli import answers, options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
 
@@ -53,6 +53,16 @@ RunPaths = Annotated[
         "--run", metavar="RUN", help=RUN_HELP, parser=options.run_path, autocompletion=options.complete_runs
     ),
 ]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P", min=0.0, max=1.0,
+        help="Of two classes: predict the second (pos) from this probability on.",
+    ),
+]  # fmt: skip
+EachClass = Annotated[
+    bool, typer.Option("--probabilities", help="Show the probability of each class. JSON always has them.")
+]
 Explain = Annotated[
     bool, typer.Option("--explain", help="Show which words decided; not with --input.", rich_help_panel=WHY)
 ]
@@ -92,6 +102,8 @@ def predict(
     encoding: options.Encoding = "utf-8",
     bad_rows: options.OnBadRows = "fail",
     run_paths: RunPaths = None,
+    threshold: Threshold = None,
+    probabilities: EachClass = False,
     explain: Explain = False,
     method: ExplainMethod = None,
     attention: ShowAttention = False,
@@ -100,7 +112,12 @@ def predict(
     html: Html = None,
     as_json: options.Json = False,
 ) -> None:
-    """Classify reviews, each with the probability of its class."""
+    """Classify reviews, each with the probability of its class.
+
+    Alone on a terminal it asks for them.
+    """
+    if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
+        texts = ["-"]
     is_stdin = texts == ["-"] or input_file == Path("-")
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
@@ -117,22 +134,21 @@ def predict(
         check_page(html)
     paths = run_paths or [default_run()]
     if not run_paths:
-        print(f"run: {paths[0]}", file=sys.stderr)
-    view = answers.View(
+        screen.note(f"run: {paths[0]}")
+    asked = answers.Asked(paths, threshold, probabilities, as_json)
+    chosen = answers.View(
         method or "pooling" if explain else None, attention, layer, 1 if head is None else head, html
     )
+    view = chosen if has_view else None
     if not is_stdin and input_file is None:
-        few = not has_view and len(texts or []) <= FEW
-        answers.answer_texts(
-            answers.load(paths, exact=True, few=few), texts or [], view if has_view else None, as_json
-        )
+        answers.answer_texts(asked, texts or [], view, few=view is None and len(texts or []) <= FEW)
         return
     reading = answers.Reading(text_column or _text_column(paths[0]), encoding, bad_rows)
     source = answers.STDIN if is_stdin or input_file is None else input_file
     if output is None:
-        answers.answer_rows(paths, source, reading, view if has_view else None, as_json)
+        answers.answer_rows(asked, source, reading, view)
     else:
-        answers.write_rows(paths, source, reading, output, as_json, resume=resume, force=force)
+        answers.write_rows(asked, source, reading, output, resume=resume, force=force)
 
 
 def default_run(runs: Path = Path("runs")) -> Path:
