@@ -62,10 +62,12 @@ def of_records(found: Iterable[Record], report: BadRow) -> Iterator[Any]:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
+    """Their type, or that of the first: a row that has another is told when it is converted."""
     try:
         return _without_nulls(pa.array(values).type)
-    except UnicodeError:  # half of a character; its row is told when it is converted
-        return pa.string()
+    except (pa.ArrowException, UnicodeError):  # the latter by half of a character
+        first = next(value for value in values if value is not None)
+        return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
 
 
 def _without_nulls(kind: pa.DataType) -> pa.DataType:
