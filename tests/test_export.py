@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
 from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.export import export
-from imdb_transformer.inference.exported import TEXT_TO_IDS, TOKENIZER
+from imdb_transformer.inference.exported import ABOUT, TOKENIZER
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel
 from tests.conftest import imdb_tx, write_jsonl
@@ -150,9 +152,10 @@ def test_a_file_with_another_number_of_classes_than_its_graph_is_refused(
     exported: Path, changed: Callable[[dict[str, str]], Path], classes: list[str]
 ) -> None:
     entries = entries_of(exported)
-    about = json.loads(entries[TEXT_TO_IDS]) | {"classes": classes}
+    about = json.loads(entries[ABOUT])
+    about["run"]["classes"] = classes
     with pytest.raises(RunError, match=rf"changed\.onnx is damaged: it names {len(classes)} classes"):
-        Predictor.load(changed(entries | {TEXT_TO_IDS: json.dumps(about)}))
+        Predictor.load(changed(entries | {ABOUT: json.dumps(about)}))
 
 
 def test_a_file_with_more_ids_in_its_tokenizer_than_in_its_graph_is_refused(
@@ -173,6 +176,60 @@ def test_an_exported_tokenizer_over_the_size_limit_is_refused(
         Predictor.load(exported)
 
 
+def test_the_axes_of_the_graph_have_names(exported: Path) -> None:
+    graph = onnx.load(exported).graph
+    ((ids,), (output,)) = graph.input, graph.output
+    assert [axis.dim_param for axis in ids.type.tensor_type.shape.dim] == ["batch", "length"]
+    rows, classes = output.type.tensor_type.shape.dim
+    assert rows.dim_param == "batch"
+    assert classes.dim_value == 2
+
+
+def test_a_review_without_ids_is_the_empty_text(trained: Path, exported: Path) -> None:
+    session = onnxruntime.InferenceSession(exported)
+    expected = exact(trained).probabilities("")
+    for shape in ((1, 0), (3, 0), (2, 5), (1, 1), (2, 40)):
+        (found,) = session.run(None, {"ids": np.zeros(shape, np.int64)})
+        np.testing.assert_allclose(np.exp(found), np.tile(expected, (shape[0], 1)), atol=1e-4)
+
+
+def test_the_documented_call_from_another_program_gives_the_same_probabilities(
+    exported: Path, tmp_path: Path
+) -> None:
+    readme = (Path(__file__).parent.parent / "imdb_transformer/cli/README.md").read_text(encoding="utf-8")
+    (example,) = (each for each in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "onnxr" in each)
+    assert "imdb_transformer" not in example
+    shutil.copy(exported, tmp_path / "model.onnx")
+    texts = ["I laughed, I cried.", "", "a long film " * 200]
+    example = example.replace("runs/base/model.onnx", str(tmp_path / "model.onnx"))
+    example = re.sub(r"texts = .*", f"texts = {texts!r}", example)
+    found: dict[str, object] = {}
+    exec(example, found)
+    assert found["classes"] == ["neg", "pos"]
+    np.testing.assert_allclose(
+        found["probabilities"], Predictor.load(exported).probabilities(texts), atol=1e-4
+    )
+
+
+def test_an_exported_file_is_evaluated_as_its_run_is(trained: Path, exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    shutil.copy(exported, tmp_path / "model.onnx")
+    scores = [json.loads(imdb_tx("eval", tmp_path / name, "--json").stdout) for name in ("run", "model.onnx")]
+    assert scores[0]["accuracy"] == scores[1]["accuracy"]
+    assert scores[0]["loss"] == pytest.approx(scores[1]["loss"], abs=0.01)  # bf16 and fp32
+    assert scores[1]["checkpoint"].startswith("model.onnx (step ")
+    assert json.loads((tmp_path / "evaluation" / "model.onnx-test.json").read_text()) == {
+        key: value for key, value in scores[1].items() if key != "baselines"
+    }
+    assert "model.onnx" in (tmp_path / "evaluation" / "model.onnx-test.html").read_text()
+
+
+def test_an_exported_file_is_compared_with_its_run(trained: Path, exported: Path) -> None:
+    found = json.loads(imdb_tx("compare", trained, exported, "--split", "validation", "--json").stdout)
+    assert found["differences"] == {}
+    assert found["pairs"][0]["difference"] == 0
+
+
 def test_a_file_that_is_not_an_exported_model_is_refused(
     linear: Path, exported: Path, tmp_path: Path
 ) -> None:
@@ -185,7 +242,7 @@ def test_a_file_that_is_not_an_exported_model_is_refused(
     stranger = onnx.load_from_string(content)
     del stranger.metadata_props[:]
     onnx.save(stranger, path)
-    with pytest.raises(RunError, match="not made by imdb-tx export"):
+    with pytest.raises(RunError, match="not made by this version's imdb-tx export"):
         Predictor.load(path)
     shutil.copytree(linear, tmp_path / "nb")
     with pytest.raises(RunError, match="linear"):

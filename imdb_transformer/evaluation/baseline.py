@@ -17,6 +17,7 @@ from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.evaluate import evaluate, fit_temperature, validation_logits
 from imdb_transformer.evaluation.scores import Evaluation, Score, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
+from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 from imdb_transformer.store.run import Weighting
 
@@ -123,7 +124,7 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
 
     A run that was not evaluated on this split is evaluated now, in seconds. A damaged run is left out.
     """
-    opened, _ = run.locate(path)
+    opened, _ = locate(path)
     evaluations = {}
     for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
         with suppress(RunError, DataError, OSError):

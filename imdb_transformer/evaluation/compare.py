@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.evaluate import Answers, answer
 from imdb_transformer.evaluation.scores import Evaluation
+from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 
 NUM_RESAMPLES = 10_000
@@ -50,7 +51,7 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers
     Raises DataError if this split differs between their corpora.
     """
     names = [str(path) for path in paths]
-    configs = [_flat(run.locate(path)[0]) for path in paths]
+    configs = [_flat(locate(path)[0]) for path in paths]
     answers = [answer([path], split) for path in paths]
     for name, other in zip(names, answers, strict=True):
         _check_same_reviews(name, other, names[0], answers[0], split)

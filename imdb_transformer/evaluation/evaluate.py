@@ -20,7 +20,7 @@ from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
-from imdb_transformer.inference.predictor import Predictor, load_model
+from imdb_transformer.inference.predictor import Predictor, load_model, locate
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -83,7 +83,7 @@ def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | 
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
     source = data.get("source")
     split = split_of(source, split)
-    located = [run.locate(Path(path)) for path in paths]
+    located = [locate(Path(path)) for path in paths]
     opened = located[0][0]
     for each, _ in located:
         if split == "validation" and source is None and not each.config.data.validation:
@@ -103,7 +103,8 @@ def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | 
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
     )  # fmt: skip
     file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
-    page = opened.folder / "report.html" if source is None else file.with_suffix(".html")
+    is_of_run = source is None and located[0][1].is_dir()  # not an exported file
+    page = opened.folder / "report.html" if is_of_run else file.with_suffix(".html")
     return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
 
 

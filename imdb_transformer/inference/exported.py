@@ -12,25 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.config import Config
 from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.store.run import RunInfo
 
 SUFFIX = ".onnx"
 INPUT, OUTPUT = "ids", "log_probabilities"
-TEXT_TO_IDS, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
+ABOUT, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
 MAX_BYTES = 2 << 30  # what the format itself can hold
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 ERRORS_ONLY = 3  # onnxruntime's severities
 
 
-class TextToIds(BaseModel, extra="forbid", frozen=True):
-    """What a program needs besides the graph and tokenizer.json."""
+class About(BaseModel, extra="forbid", frozen=True):
+    """What a program needs besides the graph and tokenizer.json, and what `eval` needs."""
 
-    classes: tuple[str, ...]
     step: int
-    tokenizer: TokenizerConfig
+    run: RunInfo
+    """with the names of the classes"""
+    config: Config
+    """with the length limit of a review"""
 
 
 class ExportedModel:
@@ -38,9 +41,9 @@ class ExportedModel:
 
     precision = "fp32"
 
-    def __init__(self, session: Any, tokenizer: Tokenizer, about: TextToIds) -> None:
-        self.session, self.tokenizer = session, tokenizer
-        self.classes, self.step = about.classes, about.step
+    def __init__(self, session: Any, tokenizer: Tokenizer, about: About) -> None:
+        self.session, self.tokenizer, self.about = session, tokenizer, about
+        self.classes, self.step = about.run.classes, about.step
         self.temperature = 1.0  # the graph's output is calibrated
 
     @classmethod
@@ -63,10 +66,10 @@ class ExportedModel:
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
             entries = session.get_modelmeta().custom_metadata_map
-            about = TextToIds.model_validate_json(entries[TEXT_TO_IDS])
-            tokenizer = Tokenizer(entries[TOKENIZER], about.tokenizer)
+            about = About.model_validate_json(entries[ABOUT])
+            tokenizer = Tokenizer(entries[TOKENIZER], about.config.tokenizer)
         except (KeyError, ValidationError):
-            raise RunError(f"{path} was not made by imdb-tx export: it has no tokenizer.") from None
+            raise RunError(f"{path} was not made by this version's imdb-tx export.") from None
         except OSError:
             raise
         except RunError as error:

@@ -193,6 +193,17 @@ def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bo
     return TransformerModel(opened, folder, device=device, exact=exact)
 
 
+def locate(path: Path) -> tuple[run.Run, Path]:
+    """The run and checkpoint that a path names.
+
+    Of an exported file it is the run that the file was made from, in the file's folder, and the file.
+    """
+    if not _is_exported(path):
+        return run.locate(path)
+    about = ExportedModel.load(path).about
+    return run.Run(path.parent, about.config, about.run), path
+
+
 def identity_of(path: Path) -> str:
     """A name and a hash. They differ for models whose predictions may differ. Raises RunError."""
     if _is_exported(path):
