@@ -98,6 +98,7 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).content.startswith("<svg")
     recall = 100 * found.confusion[0][0] / 20
     assert f">{recall:.1f} / 100.0%<" in figures.by_class(found).content
+    assert f">20 reviews, F1 {200 * recall / (100 + recall):.1f}<" in figures.by_class(found).content
     assert (
         f">{found.confusion[0][0]}<br><small>{recall:.1f}%</small></td>" in figures.confusion(found).content
     )

@@ -13,7 +13,7 @@ from imdb_transformer.report.tables import shortened
 
 WIDTH, HEIGHT, SQUARE = 380, 230, 330
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 34  # margins
-ROW, NAMES, VALUES = 34, 128, 94  # of dots: height of a row, width of names and of values
+ROW, NAMES, VALUES = 34, 140, 92  # of dots: height of a row, width of names and of values
 COLOURS = 6
 LABEL_DISTANCE = 13
 

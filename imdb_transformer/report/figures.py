@@ -148,13 +148,14 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
 
 
 def by_class(evaluation: Evaluation) -> Drawing:
-    """Recall and precision of each class."""
+    """Recall, precision and F1 of each class, in percent."""
     counts = evaluation.confusion
     rows = []
     for i, name in enumerate(evaluation.classes):
         correct, labelled, predicted = counts[i][i], sum(counts[i]), sum(row[i] for row in counts)
         estimates = [_share(correct, labelled), _share(correct, predicted)]
-        rows.append((name, _num_reviews(labelled), [each for each in estimates if each is not None]))
+        note = f"{_num_reviews(labelled)}, F1 {100 * evaluation.per_class[name].f1:.1f}"
+        rows.append((name, note, [each for each in estimates if each is not None]))
     description = (
         "Recall: reviews of the class that are found. Precision: answers of the class that are right."
     )
