@@ -142,7 +142,7 @@ def describe_call(
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
         "rows and bytes a part": [BLOCK_ROWS, BLOCK_BYTES],
-        **reading,
+        **{f"--{key.replace('_', '-')}": value for key, value in reading.items()},
         "run": [identity_of(path) for path in paths],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,
