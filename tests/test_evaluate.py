@@ -215,6 +215,12 @@ def test_bad_rows_of_other_reviews_can_be_skipped(trained: Path, tmp_path: Path)
     with pytest.warns(DataWarning, match="line 3"):
         measured = evaluate(folder, source=str(tmp_path / "o.csv"), encoding="cp1252", bad_rows="skip")
     assert measured.num_examples == 2
+    (tmp_path / "o.csv").write_text("text,label\nfine,5\n")
+    with (
+        pytest.warns(DataWarning, match="line 2 has label '5'"),
+        pytest.raises(DataError, match=r"o\.csv has no review with a label"),
+    ):
+        evaluate(folder, source=str(tmp_path / "o.csv"), bad_rows="skip")
 
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])

@@ -129,7 +129,10 @@ def _reviews_of(
         reviews = sources.read(config, info.classes)
         _check_classes(reviews.classes, config.source, located)
         labelled = [rows for name, rows in reviews.splits.items() if name in SPLITS]
-        texts, labels = (list(chain.from_iterable(column)) for column in zip(*labelled, strict=True))
+        texts = list(chain.from_iterable(rows.texts for rows in labelled))
+        labels = list(chain.from_iterable(rows.labels for rows in labelled))
+        if not texts:
+            raise DataError(f"{config.source} has no review with a label.")
         return Rows(texts, labels), None
     stored, _ = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
     for each, _ in located:
