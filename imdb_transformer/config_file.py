@@ -20,6 +20,7 @@ from imdb_transformer.errors import ConfigError
 
 # A larger file is no config, and parsing it would cost memory.
 MAX_CONFIG_BYTES = 1_000_000
+LONGEST_SHOWN = 80  # characters of an override in a message
 
 
 def find(name: str) -> Path:
@@ -53,7 +54,8 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
     overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        set_by[_apply(overridden, override)] = f"--set {override}"
+        shown = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
+        set_by[_apply(overridden, override)] = f"--set {shown}"
     if not (problems := _problems(overridden)):
         return Config.model_validate(overridden)
     before = [_sentence(problem) for problem in _problems(tree)]

@@ -85,8 +85,9 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert cost["num_steps"] == round(2 * cost["steps_per_epoch"])
     assert cost["seconds"] > 0
     assert shown["config"]["model"]["width"] == 16
-    text = imdb_tx("train", "--config", config_path, "--dry-run").stdout
+    text = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "train.epochs=0").stdout
     assert "nothing was trained" in text
+    assert "epochs = 10" in text  # the number that follows from the reviews
     assert not list(tmp_path.rglob("run.json"))
     assert not (tmp_path / "data").exists()  # nor was anything imported
 

@@ -262,7 +262,7 @@ def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_pa
 def test_scores_are_named_and_rounded_for_people() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     told = dict(score_rows(evaluation))
-    first = ["reviews", "accuracy", "F1", "ROC AUC", "average precision"]
+    first = ["reviews", "accuracy", "F1 of pos", "ROC AUC", "average precision"]
     assert list(told) == [*first, "loss", "Brier score", "calibration error"]
     assert told["reviews"] == str(len(LABELS))
     assert told["accuracy"].startswith(f"{100 * evaluation.accuracy:.2f}% (95% interval ")

@@ -100,18 +100,11 @@ def train(
     given = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
     changes = [*given, *(overrides or ())]
     name = config or ("base.toml" if source else "demo.toml")
-    if source and run_dir is None and resume is None:
-        run_dir = new_run_dir(_name_of(source))
     start = {"teachers": tuple(teacher or ())}
     if seeds == 1:
         train_one(name, changes, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start)
     else:
         _train_seeds(name, changes, run_dir, seeds, test=test, as_json=as_json, **start)
-
-
-def _name_of(source: str) -> str:
-    """The name of a run on such reviews: the file's or folder's, without its ending."""
-    return Path(source).name.split(".")[0] or "reviews"
 
 
 def refuse_beside_resume(context: typer.Context) -> None:
@@ -217,7 +210,9 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
                 )
             data = config.data.model_copy(update={"data_dir": temporary})
             tried = config.model_copy(update={"data": data})
-        cost = estimate(prepare(tried, kind, choose_hardware(tried, 0), **start))
+        prepared = prepare(tried, kind, choose_hardware(tried, 0), **start)
+        cost = estimate(prepared)
+    config = prepared.config.model_copy(update={"data": config.data})  # with the steps that follow from them
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
