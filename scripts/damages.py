@@ -166,7 +166,7 @@ def corruption(place: Place, count: int) -> Outcome:
     must(run(place, *asked), 0)
     generator, failures, cases = random.Random(2), [], 0
     for number, path in enumerate(sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")])):
-        unread = ("metrics.jsonl", "environment.json", "test.parquet")
+        unread = ("metrics.jsonl", "environment.json", "report.html", "yardstick.json", "test.parquet")
         if not path.is_file() or path.name in unread or "previous" in path.parts:
             continue
         name = path.relative_to(place.folder)

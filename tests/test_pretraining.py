@@ -97,7 +97,7 @@ def test_fine_tuning_takes_the_encoder_of_any_objective(tiny: Tiny, tmp_path: Pa
     options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
     origin = pretrained(tiny(*options, f"pretrain.objective={objective}"), tmp_path / "origin")
     assert all("token_accuracy" in line for line in metrics.read(origin.folder) if "loss" in line)
-    model = prepare(tiny(), "classifier", CPU, init_from=origin.folder).model
+    model = prepare(tiny(f"train.init_from={origin.folder}"), "classifier", CPU).model
     saved = load_file(origin.checkpoint("best") / "model.safetensors")
     for name, tensor in model.get_submodule("encoder").state_dict().items():
         assert torch.equal(saved[f"encoder.{name}"], tensor)

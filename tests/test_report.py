@@ -14,7 +14,7 @@ import pytest
 from imdb_transformer.config import Config
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
-from imdb_transformer.evaluation.evaluate import answer, evaluate
+from imdb_transformer.evaluation.evaluate import answer, evaluate, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
 from imdb_transformer.report.pages import watched, write_evaluation
@@ -58,7 +58,8 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
-    found = answer([copy], "test", source=str(path), data_dir=str(tmp_path))
+    found = answer([copy], source=str(path), data_dir=str(tmp_path))
+    save(found)  # which makes the folder of the page
     page = write_evaluation(found, {}).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -28,7 +28,7 @@ def attention(num_words: int, layer: int = 1, head: int = 1) -> Attention:
 def test_a_page_says_how_much_speaks_for_the_class_and_against_it() -> None:
     text = "good fun but long"
     why = explanation(text, [10.25, 6.5, -1.0, -0.25])
-    page = re.sub(r"<[^>]*>", "", reviews.as_html(Prediction("pos", 0.9, text), why, None, []))
+    page = re.sub(r"<[^>]*>", "", reviews.as_html(Prediction("pos", 0.9, text, {}), why, None, []))
     assert "for pos +16.8, against +1.2" in page
 
 
@@ -42,30 +42,30 @@ def test_words_on_a_page_keep_the_line_breaks_between_them() -> None:
 
 def test_a_label_with_a_line_break_stays_on_its_line() -> None:
     why = explanation("good fun", [1.0, 1.0], toward="po\ns")
-    lines = reviews.as_text(Prediction("po\ns", 0.9, "good fun"), why, None).split("\n")
+    lines = reviews.as_text(Prediction("po\ns", 0.9, "good fun", {}), why, None).split("\n")
     assert [line.strip().partition(":")[0] for line in lines[:3]] == ["po s\t0.9000", "for po s", "for neg"]
 
 
 def test_a_long_review_is_cut_between_words() -> None:
-    line = reviews.prediction_as_text(Prediction("pos", 0.9, "word " * 50))
+    line = reviews.prediction_as_text(Prediction("pos", 0.9, "word " * 50, {}))
     assert line.endswith(" word…")
     assert len(line) <= len("pos\t0.9000\t") + reviews.TEXT_WIDTH
 
 
 def test_numbers_of_columns_stand_apart_from_ten_on() -> None:
-    lines = reviews.as_text(Prediction("pos", 0.9, ""), None, attention(12)).split("\n")
+    lines = reviews.as_text(Prediction("pos", 0.9, "", {}), None, attention(12)).split("\n")
     tens, units = lines[2][-24:], lines[3][-24:]
     assert tens.split() == ["1", "1", "1"]
     assert units.split() == [*map(str, range(1, 10)), "0", "1", "2"]
     assert [tens[i] for i in (19, 21, 23)] == ["1", "1", "1"]
-    nine = reviews.as_text(Prediction("pos", 0.9, ""), None, attention(9)).split("\n")
+    nine = reviews.as_text(Prediction("pos", 0.9, "", {}), None, attention(9)).split("\n")
     assert nine[2].split() == [*map(str, range(1, 10))]
 
 
 def test_the_page_of_attention_has_every_head_with_the_weights_that_matter() -> None:
     heads = [attention(3, layer, head) for layer in (1, 2) for head in (1, 2, 3)]
     heads[5].weights[0] = [0.9, 0.096, 0.004]
-    page = reviews.as_html(Prediction("pos", 0.9, "</script>"), None, heads[4], heads)
+    page = reviews.as_html(Prediction("pos", 0.9, "</script>", {}), None, heads[4], heads)
     data = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', page)[0])
     assert [len(layer) for layer in data["heads"]] == [3, 3]
     assert data["heads"][1][2][0] == [0, 900, 1, 96]
@@ -75,7 +75,7 @@ def test_the_page_of_attention_has_every_head_with_the_weights_that_matter() -> 
 
 def test_a_word_cannot_end_the_script_of_a_page() -> None:
     shown = attention(1)._replace(words=["</script><img src=x>"])
-    page = reviews.as_html(Prediction("pos", 0.9, ""), None, shown, [shown])
+    page = reviews.as_html(Prediction("pos", 0.9, "", {}), None, shown, [shown])
     assert page.count("</script>") == 1
     assert "<img" not in page
 

@@ -180,7 +180,7 @@ def test_forged_tensors_are_refused_even_with_the_right_checksum(copy: Path, hea
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     forged = {checkpoint.MODEL: sha256_of(folder / checkpoint.MODEL)}
     with pytest.raises(RunError, match=r"model\.safetensors"):
-        checkpoint.load_tensors(folder, checkpoint.MODEL, meta.model_copy(update={"file_hashes": forged}))
+        checkpoint.load_arrays(folder, checkpoint.MODEL, meta.model_copy(update={"file_hashes": forged}))
 
 
 def test_a_changed_value_in_run_json_is_damage(copy: Path) -> None:
@@ -214,7 +214,7 @@ def test_resuming_from_best_is_refused_with_a_hint(trained: Path) -> None:
     folder = trained / "checkpoints" / "best"
     meta = checkpoint.read_meta(folder, tokenizer_hash=run.open_run(trained).info.tokenizer_hash)
     with pytest.raises(RunError, match="checkpoints/last"):
-        checkpoint.load_tensors(folder, checkpoint.TRAINING, meta)
+        checkpoint.load_arrays(folder, checkpoint.TRAINING, meta)
 
 
 @pytest.mark.parametrize(("name", "content"), [("run.json", "{"), ("config.toml", "[train]\nlrr = 1")])
@@ -258,14 +258,21 @@ def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path)
     assert (tmp_path / "run" / "run.json").read_text() == "another's"
 
 
-def test_new_folders_are_numbered(tmp_path: Path) -> None:
+def test_new_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for expected in ("base", "base-2", "base-3"):
-        folder = new_run_dir("base", tmp_path)
-        folder.mkdir()
-        assert folder.name == expected
+        folder = new_run_dir("base")
+        folder.mkdir(parents=True)
+        assert folder == Path("runs") / expected
 
 
-def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(trained: Path, tmp_path: Path) -> None:
+def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")
+    with pytest.raises(RunError, match="No finished run"):
+        default_run(tmp_path)
+    (tmp_path / "shipped" / "imdb").mkdir(parents=True)
     assert default_run(tmp_path) == Path("imdb")
     for name in ("a", "b", "c"):
         shutil.copytree(trained, tmp_path / name)
@@ -279,7 +286,11 @@ def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(trained: Pa
     assert default_run(tmp_path).name == "c"
 
 
-def test_the_demo_never_answers_by_itself(trained: Path, tmp_path: Path) -> None:
+def test_the_demo_never_answers_by_itself(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")
+    (tmp_path / "shipped" / "imdb").mkdir(parents=True)
     shutil.copytree(trained, tmp_path / "toy")
     path = tmp_path / "toy" / run.CONFIG
     config = run.open_run(tmp_path / "toy").config

@@ -71,7 +71,8 @@ def test_a_training_in_a_terminal_has_whole_lines_and_stops_and_goes_on_in_sente
     stop = {rb"epoch 2": b"\x03"}
     code, shown = typed("train", *options, cwd=tmp_path, keys=stop)
     assert code == 130
-    first, second, *middle, told, command = (row for row in rows(shown) if row)
+    first, warning, second, *middle, told, command = (row for row in rows(shown) if row)
+    assert warning.startswith("warning: validation has only 20 reviews")
     assert (first, second.partition(" on ")[0]) == ("preparing run ...", "training in run")
     assert all(line.startswith("step ") for line in middle)
     assert re.fullmatch(r"Stopped at step \d+ of \d+; saved\. Continue with:", told)

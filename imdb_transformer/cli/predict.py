@@ -44,8 +44,7 @@ Column = Annotated[
     str | None, typer.Option(metavar="COLUMN", help=COLUMN_HELP, rich_help_panel=options.TABLE)
 ]
 RUN_HELP = (
-    "A run, checkpoint or exported file. Several answer by their mean.  "
-    "[default: your newest classifier, else imdb]"
+    "A run, checkpoint or exported file. Several answer by their mean.  [default: your newest classifier]"
 )
 RunPaths = Annotated[
     list[Path] | None,
@@ -152,7 +151,7 @@ def predict(
 
 
 def default_run(runs: Path = Path("runs")) -> Path:
-    """The classifier of `imdb-tx train` that finished last, or else the one that comes with the package.
+    """The classifier of `imdb-tx train` that finished last, or else `imdb`, if it comes with the package.
 
     The demo's is left out: it knows a toy grammar.
     """
@@ -167,6 +166,8 @@ def default_run(runs: Path = Path("runs")) -> Path:
         is_ready = opened.info.kind == "classifier" and opened.info.status == "finished"
         if is_ready and opened.config.data.source != "demo":
             finished.append((opened.info.ended, path.parent))
+    if not finished and not (run.SHIPPED / "imdb").exists():
+        raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
     return max(finished)[1] if finished else Path("imdb")
 
 
