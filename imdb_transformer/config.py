@@ -102,7 +102,7 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """Optimisation, validation and hardware."""
 
-    init_from: str = ""
+    init_from: str = "imdb-encoder"
     """run whose encoder the model starts with; empty: random weights"""
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""

@@ -1,9 +1,12 @@
-"""Puts a trained encoder and a classifier into the package, with their matrices in 8 bits, and checks them.
+"""Puts a trained encoder or classifier into the package, with its matrices in 8 bits, and checks it.
 
-    python scripts/ship.py runs/pretrain runs/base
+    imdb-tx pretrain --config pretrain.toml --run-dir runs/pretrain
+    python scripts/ship.py imdb-encoder runs/pretrain
+    imdb-tx train --config base.toml --run-dir runs/base
+    python scripts/ship.py imdb runs/base
 
-Both runs must be finished. The classifier must have started from the encoder. Their configs lose what belongs
-to this machine: the source becomes `hub`, and the folder of the data its default.
+The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, and the
+folder of the data its default. `base.toml` starts from the encoder that is in the package by then.
 """
 
 import sys
@@ -25,26 +28,25 @@ MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005
 
 
-def main(encoder: Path, classifier: Path) -> None:
-    """Writes both, then compares the packed classifier with the original on validation."""
-    ship(encoder, "imdb-encoder")
-    ship(classifier, "imdb", init_from="imdb-encoder")
+def main(name: str, origin: Path) -> None:
+    """Writes the run into the package. A classifier is compared with the original on validation."""
+    ship(origin, name)
     size = sum(path.stat().st_size for path in run.SHIPPED.rglob("*") if path.is_file())
     print(f"{run.SHIPPED}: {size / 2**20:.2f} MiB")
     if size > MAX_BYTES:
         sys.exit(f"That is more than {MAX_BYTES / 2**20:.0f} MiB.")
-    compare(classifier)
+    if run.open_run(run.SHIPPED / name).info.kind == "classifier":
+        compare(origin, run.SHIPPED / name)
 
 
-def ship(origin: Path, name: str, *, init_from: str = "") -> None:
+def ship(origin: Path, name: str) -> None:
     """Copies the best checkpoint of a run, packed, into the package."""
     opened, folder = run.locate(origin)
     if opened.info.status != "finished":
         sys.exit(f"{origin} is not finished.")
     target = run.SHIPPED / name
     target.mkdir(parents=True, exist_ok=True)
-    train = opened.config.train.model_copy(update={"init_from": init_from})
-    config = opened.config.model_copy(update={"data": DataConfig(), "train": train})
+    config = opened.config.model_copy(update={"data": DataConfig()})
     (target / run.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
     (target / FILE_NAME).write_bytes((opened.folder / FILE_NAME).read_bytes())
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
@@ -57,14 +59,14 @@ def ship(origin: Path, name: str, *, init_from: str = "") -> None:
     write_json(target / run.INFO, opened.info.model_copy(update={"file_hashes": hashes}))
 
 
-def compare(classifier: Path) -> None:
+def compare(classifier: Path, copy: Path) -> None:
     """Stops if 8 bits cost more than 0.05 points of accuracy on validation."""
     config = run.locate(classifier)[0].config.data
     stored, _ = corpus.ensure(config)
     rows = encoded.rows_of(config, stored, "validation")
     labels = np.array(rows.labels)
     scores = {name: score(load_model(path).logits(rows.texts), labels)
-              for name, path in (("original", classifier), ("packed", run.SHIPPED / "imdb"))}  # fmt: skip
+              for name, path in (("original", classifier), ("packed", copy))}  # fmt: skip
     for name, each in scores.items():
         print(f"{name}: accuracy {each.accuracy:.4f}, loss {each.loss:.5f} on validation")
     if scores["packed"].accuracy < scores["original"].accuracy - MAX_ACCURACY_LOST:
@@ -72,4 +74,4 @@ def compare(classifier: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(sys.argv[1], Path(sys.argv[2]))

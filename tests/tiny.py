@@ -18,6 +18,7 @@ activation = "gelu"
 dropout = 0.1
 
 [train]
+init_from = ""
 epochs = 2
 batch_tokens = 1024
 optimizer = "adamw"

@@ -75,7 +75,7 @@ def evaluate(
 
 def save(answers: Answers) -> None:
     """Writes an evaluation into its run."""
-    answers.file.parent.mkdir(exist_ok=True)
+    answers.file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(answers.file, answers.evaluation.model_dump_json(indent=1).encode())
 
 
@@ -104,7 +104,7 @@ def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | 
     )  # fmt: skip
     file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
     is_of_run = source is None and located[0][1].is_dir()  # not an exported file
-    page = opened.folder / "report.html" if is_of_run else file.with_suffix(".html")
+    page = opened.reports / "report.html" if is_of_run else file.with_suffix(".html")
     return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
 
 
@@ -176,7 +176,7 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
         )
         paths = "\n".join(str(checkpoint.resolve()) for _, checkpoint in others)
         parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
-    return opened.folder / "evaluation" / f"{'-'.join(parts)}.json"
+    return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:

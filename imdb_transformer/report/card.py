@@ -24,7 +24,7 @@ IMDB = "stanfordnlp/imdb"  # the hub's name of it
 
 def write_card(opened: run.Run, evaluation: Evaluation) -> Path:
     """Writes the card of a classifier into its run, with the scores of an evaluation."""
-    path = opened.folder / FILE_NAME
+    path = opened.reports / FILE_NAME
     write_whole(path, card(opened, evaluation).encode())
     return path
 

@@ -95,6 +95,11 @@ class Run(NamedTuple):
         """Folder to write checkpoints to."""
         return self.folder / "checkpoints"
 
+    @property
+    def reports(self) -> Path:
+        """Folder for what is written about a run: its own; runs/NAME for one that comes with the package."""
+        return Path("runs") / self.folder.name if self.folder.parent == SHIPPED else self.folder
+
     def checkpoint(self, name: CheckpointName) -> Path:
         """Folder to read a checkpoint from, also while it is being replaced."""
         former = self.checkpoints / PREVIOUS if name == LAST else None
@@ -230,7 +235,7 @@ def check_classifies(opened: Run) -> None:
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints.
 
-    `imdb` and `imdb-encoder` name those that come with the package, if there is no such path.
+    `imdb-encoder` names the one that comes with the package, if there is no such path.
     """
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path

@@ -1,0 +1,139 @@
+"""The runs that come with the package."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imdb_transformer import load_config
+from imdb_transformer.errors import RunError
+from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.store import run
+from imdb_transformer.store.verify import verify
+from tests.conftest import imdb_tx
+
+has_classifier = pytest.mark.skipif(
+    not (run.SHIPPED / "imdb").exists(), reason="the package comes with the encoder alone"
+)
+TEXTS = [
+    "A wonderful, moving film with a superb cast. I loved every minute of it.",
+    "An awful, boring mess. I want my two hours back.",
+    "It was fine.",
+]
+
+
+def test_they_take_at_most_16_mib_and_their_files_are_whole() -> None:
+    files = [path for path in run.SHIPPED.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 16 << 20
+    names = [path.parent.name for path in run.SHIPPED.glob("*/run.json")]
+    assert "imdb-encoder" in names
+    for name in names:
+        verify(run.SHIPPED / name)
+
+
+def test_they_say_nothing_of_the_machine_that_made_them() -> None:
+    for path in run.SHIPPED.rglob("*"):
+        if path.suffix in (".toml", ".json", ".md") and path.name != "tokenizer.json":
+            text = path.read_text()
+            assert "/work" not in text
+            assert "/home" not in text
+            assert "/tmp" not in text
+
+
+@has_classifier
+def test_a_text_is_answered_without_torch() -> None:
+    """As it is in a fresh process, where nothing else has imported it."""
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from imdb_transformer.cli import main\n"
+        f"sys.argv = ['imdb-tx', 'predict', '--run', 'imdb', '--json', {TEXTS[0]!r}, {TEXTS[1]!r}]\n"
+        "main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert [json.loads(line)["label"] for line in ended.stdout.splitlines()] == ["pos", "neg"]
+
+
+@has_classifier
+def test_one_text_many_texts_and_lines_get_the_same_probabilities() -> None:
+    many = [*TEXTS * 12, " ".join(TEXTS) * 40]
+    few = Predictor.load("imdb", few=True).probabilities(many)
+    exact = Predictor.load("imdb", exact=True).probabilities(many)
+    np.testing.assert_allclose(few, exact, atol=1e-5)
+    alone = np.concatenate([Predictor.load("imdb", few=True).probabilities([text]) for text in TEXTS])
+    np.testing.assert_array_equal(alone, few[:3])
+
+
+@has_classifier
+def test_predict_without_a_run_says_which_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = imdb_tx("predict", TEXTS[0])
+    assert shown.exit_code == 0
+    assert "run: imdb" in shown.stderr
+    assert shown.stdout.startswith("pos")
+
+
+@has_classifier
+def test_a_folder_of_that_name_comes_first(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run.locate(Path("imdb"))[0].folder == run.SHIPPED / "imdb"
+    shutil.copytree(trained, tmp_path / "imdb")
+    assert run.locate(Path("imdb"))[0].folder == Path("imdb")
+
+
+@has_classifier
+def test_a_damaged_or_missing_shipped_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run.SHIPPED, tmp_path / "shipped")
+    monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")
+    weights = tmp_path / "shipped" / "imdb" / "checkpoints" / "best" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged: its checksum"):
+        Predictor.load("imdb", few=True)
+    weights.unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors cannot be read"):
+        Predictor.load("imdb", few=True)
+    shutil.rmtree(tmp_path / "shipped" / "imdb")
+    with pytest.raises(RunError, match="There is no run imdb"):
+        Predictor.load("imdb", few=True)
+
+
+def test_the_base_config_starts_from_the_shipped_encoder() -> None:
+    config = load_config("base.toml")
+    assert config.train.init_from == "imdb-encoder"
+    encoder = run.locate(Path("imdb-encoder"))[0]
+    assert encoder.info.kind == "encoder"
+    assert encoder.config.tokenizer == config.tokenizer
+    for name in ("scratch.toml", "pretrain.toml", "demo.toml", "large.toml"):
+        assert load_config(name).train.init_from == ""
+
+
+def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
+    assert run.locate(Path("imdb-encoder"))[0].reports == Path("runs/imdb-encoder")
+
+
+def test_own_reviews_are_learnt_from_the_shipped_encoder_without_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty reviews and two words are enough to see that it starts where reading film reviews ended."""
+    monkeypatch.chdir(tmp_path)
+    praise = ("good", "superb", "moving", "great", "lovely")
+    blame = ("bad", "awful", "boring", "poor", "dull")
+    rows = [f"a {word} film number {i},{label}" for i in range(8)
+            for words, label in ((praise, 5), (blame, 1)) for word in words]  # fmt: skip
+    (tmp_path / "mine.csv").write_text("\n".join(["body,stars", *rows]))
+    columns = ("--text-column", "body", "--label-column", "stars")
+    made = imdb_tx("train", "mine.csv", *columns)
+    assert made.exit_code == 0, made.output
+    opened = run.open_run(tmp_path / "runs" / "mine")
+    assert opened.config.train.init_from == "imdb-encoder"
+    answers = Predictor.load(opened.folder)(["a superb story", "an awful story"])
+    assert [answer.label for answer in answers] == ["5", "1"]
