@@ -64,9 +64,17 @@ class LanguageModel(nn.Module):
         return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
 
     def exact(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
-        """The same with the softmax over the whole vocabulary but for the special ids."""
-        logits, targets = self.logits(features)[:num_guessed], targets[:num_guessed]
-        return F.cross_entropy(logits, targets, reduction="sum"), (logits.argmax(1) == targets).sum()
+        """The same with the softmax over the whole vocabulary but for the special ids.
+
+        In parts, each of `SIZE_MULTIPLE` rows: all logits at once would take hundreds of megabytes.
+        """
+        loss, num_correct = torch.zeros((), device=features.device), torch.zeros((), device=features.device)
+        for start in range(0, num_guessed, SIZE_MULTIPLE):
+            part = slice(start, min(start + SIZE_MULTIPLE, num_guessed))
+            logits = self.logits(features[part])
+            loss = loss + F.cross_entropy(logits, targets[part], reduction="sum")
+            num_correct = num_correct + (logits.argmax(1) == targets[part]).sum()
+        return loss, num_correct
 
     def logits(self, features: Tensor) -> Tensor:
         """(M, D) features -> (M, V) in fp32, minus infinity for special ids."""
