@@ -48,13 +48,15 @@ def test_they_say_nothing_of_the_machine_that_made_them() -> None:
 def test_a_text_is_answered_without_torch() -> None:
     """As it is in a fresh process, where nothing else has imported it."""
     script = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import atexit, sys\n"
         "from imdb_transformer.cli import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
         f"sys.argv = ['imdb-tx', 'predict', '--run', 'imdb', '--json', {TEXTS[0]!r}, {TEXTS[1]!r}]\n"
         "main()"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     assert [json.loads(line)["label"] for line in ended.stdout.splitlines()] == ["pos", "neg"]
+    assert ended.stderr.splitlines()[-1] == "False"
 
 
 @has_classifier

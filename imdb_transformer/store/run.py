@@ -235,7 +235,7 @@ def check_classifies(opened: Run) -> None:
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints.
 
-    `imdb-encoder` names the one that comes with the package, if there is no such path.
+    `imdb` and `imdb-encoder` name those that come with the package, if there is no such path.
     """
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path
