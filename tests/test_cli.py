@@ -236,7 +236,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
         (["eval", "runs/none"], 4, "runs/none"),
         (["eval", "runs/none", "--split", "tset"], 2, "tset"),
         (["train", "--resume", "runs/none"], 4, "runs/none"),
-        (["predict", "a good film"], 4, "imdb-tx train"),
+        (["predict", "a good film", "--run", "runs/none"], 4, "runs/none"),
         (["predict", "a", "--run", "."], 4, "no run"),
     ],
 )

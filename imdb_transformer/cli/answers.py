@@ -80,8 +80,8 @@ def answer_texts(asked: Asked, texts: list[str], view: View | None, *, few: bool
 def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
     from imdb_transformer.inference.familiarity import unfamiliar
 
-    if found := unfamiliar(predictor, paths, texts):
-        which = f"{len(found):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
+    if strange := unfamiliar(predictor, paths, texts):
+        which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
         screen.note(
             f"note: the run knows few words of {which}, and may be wrong about what it does not know."
         )
@@ -146,7 +146,7 @@ def answer_rows(asked: Asked, source: Path, reading: Reading, view: View | None)
     with _opened(source, reading) as (_, parts):
         predictor = load(asked, exact=source == STDIN, few=view is None and is_typed)
         blocks = (part.column(reading.text_column).to_pylist() for part in parts)
-        texts = _told(_typed(blocks) if is_typed else blocks, predictor, asked.paths, every=is_typed)
+        texts = _told(_typed(blocks) if is_typed else blocks, predictor, asked.paths, each_time=is_typed)
         if view is not None:
             _show_views(predictor, chain.from_iterable(texts), view, asked.as_json)
             return
@@ -166,11 +166,11 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _told(
-    blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, every: bool
+    blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, each_time: bool
 ) -> Iterator[list[str]]:
     """The blocks, with a note about unfamiliar reviews in every one, or in the first one."""
     for i, block in enumerate(blocks):
-        if every or i == 0:
+        if each_time or i == 0:
             _tell_unfamiliar(predictor, paths, block)
         yield block
 

@@ -97,8 +97,8 @@ def train(
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "train.init_from": init_from,
     }  # fmt: skip
-    given = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
-    changes = [*given, *(overrides or ())]
+    from_options = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
+    changes = [*from_options, *(overrides or ())]
     name = config or ("base.toml" if source else "demo.toml")
     start = {"teachers": tuple(teacher or ())}
     if seeds == 1:

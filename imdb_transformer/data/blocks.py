@@ -20,11 +20,11 @@ Block = tuple[pa.RecordBatch, Sequence[int]]  # rows, and the number of each
 R = TypeVar("R", Texts, Record)
 
 
-def _in_blocks(found: Iterable[R | None]) -> Iterator[list[R]]:
+def _in_blocks(rows: Iterable[R | None]) -> Iterator[list[R]]:
     """Lists of rows of at most `BLOCK_ROWS`, or fewer if they are long. None ends a list."""
     block: list[R] = []
     size = 0
-    for row in found:
+    for row in rows:
         if row is not None:
             block.append(row)
             size += row[1]
@@ -35,11 +35,11 @@ def _in_blocks(found: Iterable[R | None]) -> Iterator[list[R]]:
         yield block
 
 
-def of_texts(names: Sequence[str], found: Iterable[Texts | None]) -> Iterator[Any]:
+def of_texts(names: Sequence[str], rows: Iterable[Texts | None]) -> Iterator[Any]:
     """Every column is text: an id 007 stays 007."""
     schema = pa.schema([(name, pa.string()) for name in names])
     yield schema
-    for block in _in_blocks(found):
+    for block in _in_blocks(rows):
         columns = zip(*(row for _, _, row in block), strict=True)
         yield (
             pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema),
@@ -47,9 +47,9 @@ def of_texts(names: Sequence[str], found: Iterable[Texts | None]) -> Iterator[An
         )
 
 
-def of_records(found: Iterable[Record], report: BadRow) -> Iterator[Any]:
+def of_records(rows: Iterable[Record], report: BadRow) -> Iterator[Any]:
     """Columns have the types of the first block: a label may be a number."""
-    blocks = _in_blocks(found)
+    blocks = _in_blocks(rows)
     first = next(blocks, [])
     names = dict.fromkeys(name for _, _, record in first for name in record)
     schema = pa.schema([(name, _type_of([record.get(name) for _, _, record in first])) for name in names])

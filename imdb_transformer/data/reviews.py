@@ -70,8 +70,8 @@ def from_named_labels(
             bad_row(
                 f"{place(split, i)} has {f'label {name!r}; the classes are {known}' if name else 'no label'}"
             )
-        kept = [i for i, label in enumerate(labels) if label != UNLABELLED]
-        splits[split] = Rows([texts[i] for i in kept], [labels[i] for i in kept])
+        labelled = [i for i, label in enumerate(labels) if label != UNLABELLED]
+        splits[split] = Rows([texts[i] for i in labelled], [labels[i] for i in labelled])
     if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")

@@ -120,12 +120,12 @@ def _texts_and_labels(
     if pa.types.is_nested(kind) or (names and not pa.types.is_integer(kind)):
         raise DataError(f"{origin}: column {config.label_column!r} holds {kind}, not labels.")
     by_index = dict(enumerate(names or ()))
-    for batch, found in tables.with_text(
+    for batch, batch_numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
     ):
         texts += batch.column(config.text_column).to_pylist()
-        numbers += found
-        values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(found)
+        numbers += batch_numbers
+        values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(batch_numbers)
         labels += values if names is None else map(by_index.get, values)  # None if it is outside the classes
     return texts, labels, numbers
 

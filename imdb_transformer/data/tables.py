@@ -67,12 +67,12 @@ def open_table(
     not that of a table has lines, which fill the first of them. `bad_row` is called about each malformed row.
     If it returns, the row is left out. `file` is read in the place of the one at `path`.
     """
-    found = _read(path, wanted, encoding, bad_row, file)
-    return next(found), found
+    contents = _read(path, wanted, encoding, bad_row, file)
+    return next(contents), contents
 
 
 def _read(
-    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, given: BinaryIO | None
+    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, stream: BinaryIO | None
 ) -> Iterator[Any]:
     """The schema, and then the blocks. The file is open until the last one is taken."""
 
@@ -81,29 +81,29 @@ def _read(
 
     suffix = suffix_of(path)
     with ExitStack() as opened, _named_errors(path):
-        file: Any = given or opened.enter_context(path.open("rb"))  # its errors name the file
+        file: Any = stream or opened.enter_context(path.open("rb"))  # its errors name the file
         pipe = file if lines.comes_slowly(file) else None
         if path.suffix.lower() == ".gz":
             file = opened.enter_context(gzip.open(file))
         if suffix == ".parquet":
-            found = blocks.of_parquet(path)
+            contents = blocks.of_parquet(path)
         elif suffix == ".xlsx":
-            found = blocks.of_texts(*rows.of_excel(file, report))
+            contents = blocks.of_texts(*rows.of_excel(file, report))
         else:
             parts = lines.lines_as_they_come(file, encoding, path)
             one_by_one = chain.from_iterable(parts)
             if suffix in JSON:
-                found = blocks.of_records(rows.of_json(one_by_one, encoding, report), report)
+                contents = blocks.of_records(rows.of_json(one_by_one, encoding, report), report)
             elif suffix in DELIMITED:
-                found = blocks.of_texts(*rows.of_delimited(one_by_one, wanted, encoding, report))
+                contents = blocks.of_texts(*rows.of_delimited(one_by_one, wanted, encoding, report))
             else:
-                found = blocks.of_texts([*wanted][:1], rows.of_lines(parts, encoding, report, pipe))
-        schema = next(found)
+                contents = blocks.of_texts([*wanted][:1], rows.of_lines(parts, encoding, report, pipe))
+        schema = next(contents)
         if not schema.names:
             raise DataError(f"{path} is empty.")
         check_columns(schema.names, wanted, path)
         yield schema
-        yield from found
+        yield from contents
 
 
 @contextmanager
@@ -131,13 +131,13 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
 
 
 def with_text(
-    found: Iterable[blocks.Block], column: str, origin: Path | str, *,
+    batches: Iterable[blocks.Block], column: str, origin: Path | str, *,
     bad_row: Report = refuse, may_be_blank: bool,
 ) -> Iterator[blocks.Block]:  # fmt: skip
     """The rows that have a text, of at most `MAX_REVIEW_BYTES`. `bad_row` is called about the others."""
     from pyarrow import compute
 
-    for batch, numbers in found:
+    for batch, numbers in batches:
         texts = batch.column(column)
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             raise DataError(f"{origin}: column {column!r} holds {texts.type}, not text.")

@@ -45,10 +45,10 @@ def conclude(opened: run.Run) -> run.Run:
         else:
             beside = linear.logits(held_out.texts).argmax(1) == labels
             pair = pair_of("nb", str(opened.folder), beside, logits.argmax(1) == labels)
-            found = Yardstick(
+            measured = Yardstick(
                 accuracy=float(beside.mean()), difference=pair.difference, low=pair.low, high=pair.high
             )
-            write_whole(opened.folder / FILE, found.model_dump_json().encode())
+            write_whole(opened.folder / FILE, measured.model_dump_json().encode())
     return opened.updated(temperature=fit_temperature(logits, labels))
 
 

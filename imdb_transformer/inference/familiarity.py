@@ -13,11 +13,11 @@ LEAST_SHARE = 0.7
 
 def unfamiliar(predictor: Predictor, paths: Sequence[Path], texts: Sequence[str]) -> list[str]:
     """The texts that are spelt in much smaller pieces than the training reviews of one of the runs."""
-    found: set[int] = set()
+    indices: set[int] = set()
     for path, model in zip(paths, predictor.models, strict=True):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is not None and not path.is_file():  # an exported file does not say
             usual = run.locate(path)[0].info.characters_per_piece
             lengths = [tokenizer.characters_per_piece([text]) for text in texts]
-            found |= {i for i, length in enumerate(lengths) if length < LEAST_SHARE * usual}
-    return [texts[i] for i in sorted(found)]
+            indices |= {i for i, length in enumerate(lengths) if length < LEAST_SHARE * usual}
+    return [texts[i] for i in sorted(indices)]

@@ -120,14 +120,14 @@ def result(ended: "TrainingResult") -> str:
     return "\n".join([*lines, cost, f"next: {command_line('eval', ended.run)}"])
 
 
-def yardstick(found: "Yardstick", folder: str) -> str:
+def yardstick(measured: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model; if that is better, also the command that makes it."""
-    points = [100 * value for value in (found.difference, found.low, found.high)]
+    points = [100 * value for value in (measured.difference, measured.low, measured.high)]
     line = (
-        f"a linear model (nb) on the same reviews: {percent(found.accuracy)}; the difference is "
+        f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the difference is "
         f"{points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
-    if found.difference >= 0:
+    if measured.difference >= 0:
         return line
     command = command_line("baseline", "--config", f"{folder}/config.toml")
     return f"{line}\nThe linear model is better here. To make it: {command}"

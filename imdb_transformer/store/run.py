@@ -226,9 +226,9 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
 def check_classifies(opened: Run) -> None:
     """Raises RunError for an encoder, which has no classes yet."""
     if opened.info.kind == "encoder":
+        command = f"imdb-tx train --config base.toml --init-from {opened.folder}"
         raise RunError(
-            f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it with: "
-            f"imdb-tx train --config base.toml --init-from {opened.folder}"
+            f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it: {command}"
         )
 
 
@@ -245,15 +245,6 @@ def locate(path: Path) -> tuple[Run, Path]:
         raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
     run = open_run(path)
     return run, run.checkpoint("best")
-
-
-def soft_labels_of(run: Run) -> NDArray[np.float32] | None:
-    """A teacher's probabilities, (reviews, classes), if the run had one. Raises RunError for damage."""
-    if SOFT_LABELS not in run.info.file_hashes:
-        return None
-    check_file(run.folder, run.info, SOFT_LABELS)
-    labels: NDArray[np.float32] = np.load(run.folder / SOFT_LABELS, allow_pickle=False)
-    return labels
 
 
 def _now() -> str:

@@ -19,6 +19,7 @@ from imdb_transformer.data.encoded import EncodedSplit, joined
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import DataError
 from imdb_transformer.inference.predictor import CHUNK, Predictor
+from imdb_transformer.store import run
 
 
 def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDArray[np.float32]:
@@ -40,3 +41,12 @@ def with_soft_labels(
     """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
     hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
     return joined([train._replace(labels=hard), unlabelled._replace(labels=soft)])
+
+
+def soft_labels_of(opened: run.Run) -> NDArray[np.float32] | None:
+    """A teacher's probabilities, (reviews, classes), if the run had one. Raises RunError for damage."""
+    if run.SOFT_LABELS not in opened.info.file_hashes:
+        return None
+    run.check_file(opened.folder, opened.info, run.SOFT_LABELS)
+    labels: NDArray[np.float32] = np.load(opened.folder / run.SOFT_LABELS, allow_pickle=False)
+    return labels

@@ -80,7 +80,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
         raise RunError(
             f"{current.folder} was begun on other reviews than those of {config.data.source} today."
         )
-    soft = run.soft_labels_of(current)
+    soft = distillation.soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
     return _prepared(config, info.kind, hardware, data, soft)
