@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.lines import lines_as_they_come
 from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.rows import lines_as_they_come
 from imdb_transformer.data.tables import Report, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
@@ -211,7 +211,7 @@ def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
 def test_a_column_may_be_empty_in_the_first_block_and_text_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_ROWS", 2)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
     path = tmp_path / "r.jsonl"
     notes = [None, None, None, "late"]
     path.write_text("".join(json.dumps({"text": "x" * 60, "note": note}) + "\n" for note in notes))
@@ -232,7 +232,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
 def test_long_rows_are_read_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
     texts = [f"{i} " * 2_000 for i in range(300)]
     path = tmp_path / f"r{suffix}"
     if suffix == ".txt":
@@ -249,7 +249,7 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their file does not tell how large they are."""
-    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"text": ["a" * 5_000] * 5_000}), path)
     assert path.stat().st_size < 50_000
@@ -263,7 +263,7 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
 def test_a_text_over_the_size_limit_is_reported_by_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    for module in ("tables", "lines", "rows"):
+    for module in ("tables", "rows"):
         monkeypatch.setattr(f"imdb_transformer.data.{module}.MAX_REVIEW_BYTES", 1_000)
     texts, path = ["a", "b" * 970, "c" * 1_001], tmp_path / f"r{suffix}"
     where = "row 3" if suffix == ".parquet" else "line 4" if suffix == ".csv" else "line 3"
@@ -280,8 +280,8 @@ def test_a_text_over_the_size_limit_is_reported_by_its_row(
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imdb_transformer.data.lines.MAX_REVIEW_BYTES", 1_000)
-    monkeypatch.setattr("imdb_transformer.data.lines.READ_BYTES", 100)
+    monkeypatch.setattr("imdb_transformer.data.rows.MAX_REVIEW_BYTES", 1_000)
+    monkeypatch.setattr("imdb_transformer.data.rows.READ_BYTES", 100)
     stream = io.BytesIO(b"a" * 1_000_000)
     with pytest.raises(DataError, match="standard input: line 1 has more than 1,000 bytes"):
         list(lines_as_they_come(stream, "utf-8", "standard input"))

@@ -19,7 +19,7 @@ NUM_ROWS, PART = 50, 8
 @pytest.fixture
 def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of reviews that is read in parts of 8."""
-    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_ROWS", PART)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", PART)
     path = tmp_path / "reviews.jsonl"
     rows = [{"id": i, "text": f"a good film number {i}"} for i in range(NUM_ROWS)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -105,7 +105,7 @@ def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
 def test_a_later_row_of_other_types_or_columns_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imdb_transformer.data.blocks.BLOCK_ROWS", 2)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
     lines = [
         '{"text": "a"}',
         '{"text": "b"}',

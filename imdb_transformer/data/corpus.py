@@ -158,10 +158,7 @@ def corpus_folder(config: DataConfig) -> Path:
     """The folder of a source's stored corpus. Its name depends on every setting that decides the content."""
     place = str(Path(config.source).resolve()) if _is_local(config) else config.source
     settings: tuple[object, ...] = (config.text_column, config.label_column, config.held_out_fraction)
-    if (config.encoding, config.bad_rows) != (
-        "utf-8",
-        "fail",
-    ):  # folders of earlier versions keep their names
+    if (config.encoding, config.bad_rows) != ("utf-8", "fail"):
         settings += (config.encoding, config.bad_rows)
     key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0]) or "corpus"

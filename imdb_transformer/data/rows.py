@@ -1,33 +1,74 @@
-"""The rows of each format of table: CSV, JSON, Excel and plain lines.
+"""The rows of each format of table: plain lines, CSV, JSON and Excel.
 
-A row comes with its number, and with its size in characters. A malformed row is left out, after `bad_row` was
-called with its number and what is wrong with it.
+A row comes with its number, its size in characters, and its cells by column. `bad_row` is called with the
+number of a malformed row and what is wrong with it; the row is left out.
 """
 
+import codecs
 import csv
+import io
 import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from itertools import chain, count
+from itertools import chain, count, zip_longest
+from select import select
 from typing import Any, BinaryIO
 
-from imdb_transformer.data.lines import UNDECODED, has_more
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, DataError
 
-Texts = tuple[int, int, Sequence[str]]  # number, size, cells
-Record = tuple[int, int, dict[str, Any]]
+Row = tuple[int, int, dict[str, Any]]  # number, size, cells
 BadRow = Callable[[int, str], None]
 
+READ_BYTES = 1 << 20
+UNDECODED = re.compile("[\udc80-\udcff]")
+"""a byte that the encoding does not have, by Python's `surrogateescape`"""
 DELIMITERS = ",;\t|"
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 MAX_NESTING = 100
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 WAIT_SECONDS = 0.1  # for more lines of a pipe
+
+
+def lines_as_they_come(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
+    """Lines with their ends, in lists of those that could be read without waiting for more.
+
+    A byte order mark goes before `encoding`. A byte that the encoding does not have is `UNDECODED`. Raises
+    ConfigError for an unknown encoding, and DataError for a line that is too long for a review.
+    """
+    decoder, num_lines = None, 0
+    pending: list[str] = []  # of a line whose end has not come
+    for data in chain(iter(lambda: file.read1(READ_BYTES), b""), [b""]):
+        decoder = decoder or io.IncrementalNewlineDecoder(_decoder(encoding, data), translate=False)
+        try:
+            pending.append(decoder.decode(data, final=not data))
+        except UnicodeDecodeError as error:  # UTF-16 has no single bytes to mark
+            raise DataError(f"{origin} is not {encoding} after line {num_lines} ({error.reason}).") from None
+        lines: list[str] = []
+        if not data or "\n" in pending[-1] or "\r" in pending[-1]:
+            lines = list(io.StringIO("".join(pending), newline=""))
+            pending = [lines.pop()] if data and lines[-1][-1] not in "\r\n" else []
+        for number, length in enumerate((*map(len, lines), sum(map(len, pending))), num_lines + 1):
+            if length > MAX_REVIEW_BYTES:
+                raise DataError(f"{origin}: line {number} has more than {MAX_REVIEW_BYTES:,} bytes.")
+        num_lines += len(lines)
+        yield lines
+
+
+def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
+    try:
+        "".encode(encoding)  # also refuses what is no encoding of text
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
+        raise ConfigError(f"There is no encoding {encoding!r}; {usual}.") from None
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        name = "utf-16"
+    return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 
 def undecodable(encoding: str) -> str:
@@ -37,11 +78,11 @@ def undecodable(encoding: str) -> str:
 
 
 def of_lines(
-    parts: Iterable[list[str]], encoding: str, bad_row: BadRow, pipe: BinaryIO | None
-) -> Iterator[Texts | None]:
+    parts: Iterable[list[str]], column: str, encoding: str, bad_row: BadRow, file: BinaryIO
+) -> Iterator[Row | None]:
     """Each line as a row of one cell. Gives None where those before it should not wait for more.
 
-    That is when a `pipe` has had nothing more for a while, and before a bad line.
+    That is when `file` is a pipe that has had nothing more for a while, and before a bad line.
     """
     numbers, first_came = count(1), None
     for part in parts:
@@ -50,17 +91,24 @@ def of_lines(
                 yield None  # the lines before it are answered
                 bad_row(number, undecodable(encoding))
             else:
-                yield number, len(line), [line.rstrip("\r\n")]
-        if pipe is not None:
-            first_came = first_came or time.monotonic()
-            if not has_more(pipe, first_came + WAIT_SECONDS - time.monotonic()):
-                first_came = None
-                yield None
+                yield number, len(line), {column: line.rstrip("\r\n")}
+        first_came = first_came or time.monotonic()
+        if not _has_more(file, first_came + WAIT_SECONDS - time.monotonic()):
+            first_came = None
+            yield None
+
+
+def _has_more(file: BinaryIO, seconds: float) -> bool:
+    """Whether something can be read, or the end is reached, within some seconds. A file always has more."""
+    try:
+        return bool(select([file], [], [], max(seconds, 0))[0])
+    except (OSError, ValueError):  # it is no file of the system
+        return True
 
 
 def of_delimited(
     lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow
-) -> tuple[list[str], Iterator[Texts]]:
+) -> tuple[list[str], Iterator[Row]]:
     """The names of columns in the first line, and the rows. The delimiter is the one that fits that line."""
     num_before, first = next(((i, line) for i, line in enumerate(lines) if line.strip()), (0, ""))
     if declared := SEPARATOR.fullmatch(first):
@@ -75,33 +123,32 @@ def of_delimited(
     csv.field_size_limit(MAX_REVIEW_BYTES)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     names = next(reader, [])
-    return names, _rows_of(reader, len(names), num_before, encoding, bad_row)
+    return names, _rows_of(reader, names, num_before, encoding, bad_row)
 
 
-def _rows_of(reader: Any, width: int, num_before: int, encoding: str, bad_row: BadRow) -> Iterator[Texts]:
+def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_row: BadRow) -> Iterator[Row]:
     while True:
-        number = num_before + reader.line_num + 1
+        number, problem = num_before + reader.line_num + 1, ""
         try:
-            row = next(reader)
-        except StopIteration:
-            return
+            if (row := next(reader, None)) is None:
+                return
         except csv.Error as error:
             row, problem = [], "opens a quote that is not closed" if "end of" in str(error) else f"({error})"
         else:
             if not row:  # a blank line
                 continue
-            counts = f"({len(row)}, not {width})"
-            problem = "" if len(row) == width else f"has another number of fields than the header {counts}"
-        if not problem and UNDECODED.search("".join(row)):
-            problem = undecodable(encoding)
-        num_more = num_before + reader.line_num - number
+            if len(row) != len(names):
+                problem = f"has another number of fields than the header ({len(row)}, not {len(names)})"
+            elif UNDECODED.search("".join(row)):
+                problem = undecodable(encoding)
         if not problem:
-            yield number, sum(map(len, row)), row
+            yield number, sum(map(len, row)), dict(zip(names, row, strict=True))
         else:
+            num_more = num_before + reader.line_num - number
             bad_row(number, problem + (f"; its quotes take in {num_more} lines more" if num_more else ""))
 
 
-def of_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Record]:
+def of_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
     """The objects of JSON lines, or of one array. Of an array, numbers count its objects."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, int, Any]]
@@ -149,7 +196,7 @@ def _parsed(text: str, encoding: str) -> Any:
         raise ValueError(f"is no JSON ({error})") from None
 
 
-def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Texts]]:
+def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
     """The names of columns in the first row of the first sheet, and the rows. All cells become text."""
     try:
         from openpyxl import load_workbook
@@ -169,13 +216,12 @@ def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Texts
     while names and not names[-1]:
         names.pop()
 
-    def rows() -> Iterator[Texts]:
+    def rows() -> Iterator[Row]:
         for number, row in numbered:
             if any(row[len(names) :]):
                 bad_row(number, f"has more cells than the header, which has {len(names)}")
             else:
-                padded = [*row, *[""] * len(names)][: len(names)]
-                yield number, sum(map(len, padded)), padded
+                yield number, sum(map(len, row)), dict(zip_longest(names, row[: len(names)], fillvalue=""))
 
     return names, rows()
 

@@ -17,8 +17,8 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.blocks import Block
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse
+from imdb_transformer.data.tables import Block
 from imdb_transformer.errors import DataError, DataWarning
 
 HUB_NAME = "stanfordnlp/imdb"

@@ -15,16 +15,21 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from imdb_transformer.data import blocks, lines, rows
+from imdb_transformer.data import rows
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, refuse
 from imdb_transformer.errors import DataError
 
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
 ENDINGS = f"{', '.join(TABLE_SUFFIXES)}, all but the last two also with .gz"
-
+BLOCK_ROWS = 2000
+BLOCK_BYTES = 16 << 20
+ROWS_AT_ONCE = 100  # of Parquet, whose files do not tell how large a row is
 NUM_TOLD = 10
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""raised for rows that do not fit a schema"""
 
+Block = tuple[pa.RecordBatch, Sequence[int]]  # rows, and the number of each
 Report = Callable[[str], None]  # is called with a sentence about each bad row
 
 
@@ -60,7 +65,7 @@ class Skip:
 def open_table(
     path: Path, wanted: Mapping[str, str], *, encoding: str = "utf-8", bad_row: Report = refuse,
     file: BinaryIO | None = None,
-) -> tuple[pa.Schema, Iterator[blocks.Block]]:  # fmt: skip
+) -> tuple[pa.Schema, Iterator[Block]]:  # fmt: skip
     """Columns and rows of a file, a block at a time. Raises ConfigError and DataError.
 
     `wanted` has the columns that must be there, each with the option that names another. A file whose name is
@@ -71,9 +76,7 @@ def open_table(
     return next(contents), contents
 
 
-def _read(
-    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, stream: BinaryIO | None
-) -> Iterator[Any]:
+def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any) -> Iterator[Any]:
     """The schema, and then the blocks. The file is open until the last one is taken."""
 
     def report(number: int, problem: str) -> None:
@@ -81,23 +84,22 @@ def _read(
 
     suffix = suffix_of(path)
     with ExitStack() as opened, _named_errors(path):
-        file: Any = stream or opened.enter_context(path.open("rb"))  # its errors name the file
-        pipe = file if lines.comes_slowly(file) else None
+        pipe = file = file or opened.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
             file = opened.enter_context(gzip.open(file))
+        parts = rows.lines_as_they_come(file, encoding, path)
+        lines = chain.from_iterable(parts)
         if suffix == ".parquet":
-            contents = blocks.of_parquet(path)
+            contents = _parquet_blocks(path)
+        elif suffix in JSON:
+            contents = _blocks(rows.of_json(lines, encoding, report), report)
+        elif suffix in DELIMITED:
+            contents = _text_blocks(*rows.of_delimited(lines, wanted, encoding, report))
         elif suffix == ".xlsx":
-            contents = blocks.of_texts(*rows.of_excel(file, report))
+            contents = _text_blocks(*rows.of_excel(file, report))
         else:
-            parts = lines.lines_as_they_come(file, encoding, path)
-            one_by_one = chain.from_iterable(parts)
-            if suffix in JSON:
-                contents = blocks.of_records(rows.of_json(one_by_one, encoding, report), report)
-            elif suffix in DELIMITED:
-                contents = blocks.of_texts(*rows.of_delimited(one_by_one, wanted, encoding, report))
-            else:
-                contents = blocks.of_texts([*wanted][:1], rows.of_lines(parts, encoding, report, pipe))
+            column = next(iter(wanted))
+            contents = _text_blocks([column], rows.of_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
             raise DataError(f"{path} is empty.")
@@ -117,6 +119,97 @@ def _named_errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path} cannot be read as {kind}: {' '.join(str(error).split()):.250}.") from None
 
 
+def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iterator[Any]:
+    """The schema, and blocks whose columns are all text: an id 007 stays 007."""
+    schema = pa.schema([(name, pa.string()) for name in names])
+    yield schema
+    yield from (_as_block(part, schema) for part in _in_parts(texts))
+
+
+def _blocks(records: Iterable[rows.Row], report: rows.BadRow) -> Iterator[Any]:
+    """The schema, and the blocks. Columns have the types of the first block: a label may be a number."""
+    parts = _in_parts(records)
+    first = next(parts, [])
+    names = dict.fromkeys(name for _, _, cells in first for name in cells)
+    schema = pa.schema([(name, _type_of([cells.get(name) for _, _, cells in first])) for name in names])
+    yield schema
+    for part in chain([first] if first else [], parts):
+        try:
+            yield _as_block(part, schema)
+        except UNFIT:
+            yield _as_block([row for row in part if _fits(row, schema, report)], schema)
+
+
+def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
+    """Lists of at most `BLOCK_ROWS` rows, or fewer if they are long. None ends a list."""
+    part: list[rows.Row] = []
+    size = 0
+    for row in chain(table, [None]):
+        if row is not None:
+            part.append(row)
+            size += row[1]
+        if part and (row is None or len(part) == BLOCK_ROWS or size >= BLOCK_BYTES):
+            yield part
+            part, size = [], 0
+
+
+def _type_of(values: list[Any]) -> pa.DataType:
+    """Their type, or that of the first: a row that has another is told when it is converted."""
+    try:
+        return _without_nulls(pa.array(values).type)
+    except (pa.ArrowException, UnicodeError):  # the latter by half of a character
+        first = next(value for value in values if value is not None)
+        return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of nulls: later rows may have a text there."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_without_nulls(kind.value_type))
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
+    names = set(schema.names)
+    for _, _, cells in part:
+        if added := cells.keys() - names:
+            raise ValueError(f"it has a column {min(added)!r} more")
+    batch = pa.RecordBatch.from_pylist([cells for _, _, cells in part], schema)
+    return batch, [number for number, _, _ in part]
+
+
+def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
+    try:
+        _as_block([row], schema)
+    except UNFIT as error:
+        report(row[0], f"does not fit the rows before it ({error})")
+        return False
+    return True
+
+
+def _parquet_blocks(path: Path) -> Iterator[Any]:
+    """The schema, and blocks that end with `BLOCK_ROWS` rows or `BLOCK_BYTES` bytes."""
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
+    yield file.schema_arrow
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    few = min(ROWS_AT_ONCE, max(1, BLOCK_BYTES // max(row_bytes, 1)))
+    start, waiting = 1, file.schema_arrow.empty_table()
+    for batch in chain(file.iter_batches(batch_size=few), [None]):
+        if batch is not None:
+            batch.validate(full=True)  # text that is not UTF-8, for one
+            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
+        if batch is None or waiting.num_rows >= BLOCK_ROWS or waiting.nbytes >= BLOCK_BYTES:
+            for merged in waiting.combine_chunks().to_batches():
+                yield merged, range(start, start + merged.num_rows)
+                start += merged.num_rows
+            waiting = file.schema_arrow.empty_table()
+
+
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
     """Raises DataError if a wanted column is not there exactly once."""
     missing = [column for column in wanted if names.count(column) != 1]
@@ -131,13 +224,13 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
 
 
 def with_text(
-    batches: Iterable[blocks.Block], column: str, origin: Path | str, *,
+    blocks: Iterable[Block], column: str, origin: Path | str, *,
     bad_row: Report = refuse, may_be_blank: bool,
-) -> Iterator[blocks.Block]:  # fmt: skip
+) -> Iterator[Block]:  # fmt: skip
     """The rows that have a text, of at most `MAX_REVIEW_BYTES`. `bad_row` is called about the others."""
     from pyarrow import compute
 
-    for batch, numbers in batches:
+    for batch, numbers in blocks:
         texts = batch.column(column)
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             raise DataError(f"{origin}: column {column!r} holds {texts.type}, not text.")
@@ -149,7 +242,5 @@ def with_text(
         for i in (~is_good).nonzero()[0]:
             problem = f"more than {MAX_REVIEW_BYTES:,} bytes in" if has_text[i].as_py() else "no"
             bad_row(f"{place(origin, numbers[i])} has {problem} {column!r}")
-        yield (
-            batch.filter(pa.array(is_good)),
-            [number for number, good in zip(numbers, is_good, strict=True) if good],
-        )
+        kept = [number for number, good in zip(numbers, is_good, strict=True) if good]
+        yield batch.filter(pa.array(is_good)), kept

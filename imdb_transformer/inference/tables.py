@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyarrow import csv, feather, parquet
 
 from imdb_transformer import __version__
-from imdb_transformer.data.blocks import BLOCK_BYTES, BLOCK_ROWS
 from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.tables import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
     ENDINGS,
     Report,
     is_table,

@@ -15,8 +15,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
-from imdb_transformer.data.spacing import spacing_odds
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds, tokenizer_of
 from imdb_transformer.errors import DataError, DataWarning, RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
