@@ -140,6 +140,8 @@ class TrainConfig(Section):
     """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
     yardstick: bool = True
     """compare with a linear model on validation when training ends"""
+    tensorboard: bool = False
+    """also write the metrics for TensorBoard, into the run's folder `tensorboard`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """of activations; `auto` takes `bf16` if it is faster on this hardware, else `fp32`. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ import onnxruntime
 import pytest
 import torch
 
+from imdb_transformer import progress
 from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.export import export
@@ -228,6 +230,36 @@ def test_an_exported_file_is_compared_with_its_run(trained: Path, exported: Path
     found = json.loads(imdb_tx("compare", trained, exported, "--split", "validation", "--json").stdout)
     assert found["differences"] == {}
     assert found["pairs"][0]["difference"] == 0
+
+
+def test_every_kind_of_model_tells_how_far_it_is(
+    trained: Path, linear: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works: list[tuple[str, int | None]] = []
+
+    def watch(items: Iterable[Any], work: str, total: int | None) -> Iterator[Any]:
+        for item in items:
+            works.append((work, total))
+            yield item
+
+    texts = demo.reviews().splits["test"].texts[:20]
+    whole = Predictor.load(linear).probabilities(texts)
+    monkeypatch.setattr(progress, "watch", watch)
+    monkeypatch.setattr("imdb_transformer.inference.linear.PART", 8)
+    in_parts, _, _ = (Predictor.load(path).probabilities(texts) for path in (linear, exported, trained))
+    assert works == [("predicting, part", 3)] * 3 + [("predicting, batch", 1)] * 2
+    assert whole.tolist() == in_parts.tolist()
+
+
+def test_the_column_of_an_exported_files_reviews_is_known(
+    exported: Path, changed: Callable[[dict[str, str]], Path], tmp_path: Path
+) -> None:
+    entries = entries_of(exported)
+    about = json.loads(entries[ABOUT])
+    about["config"]["data"]["text_column"] = "body"
+    (tmp_path / "r.csv").write_text("body,text\na good film,other\n")
+    path = changed(entries | {ABOUT: json.dumps(about)})
+    assert imdb_tx("predict", "--run", path, "--input", tmp_path / "r.csv").stdout.endswith("\ta good film\n")
 
 
 def test_a_file_that_is_not_an_exported_model_is_refused(

@@ -12,6 +12,7 @@ from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.familiarity import unfamiliar
 from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.tables import open_reviews
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 from tests.test_screen import typed
@@ -82,15 +83,19 @@ def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> N
     assert "toy grammar" not in trained.stdout
 
 
-def test_probabilities_have_a_column_a_class(linear: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_probabilities_have_a_column_a_class(linear: Path, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "in.csv").write_text("text,id\na good film,1\nan awful mess,2\n")
-    out, command = tmp_path / "out.csv", ("predict", "--run", linear, "--probabilities", "--threshold", "1.0")
+    command = ("predict", "--run", linear, "--probabilities", "--threshold", "1.0")
+    out = tmp_path / f"out{suffix}"
     assert imdb_tx(*command, "--input", tmp_path / "in.csv", "--output", out).exit_code == 0
-    header, *rows = [line.split(",") for line in out.read_text().splitlines()]
+    schema, parts = open_reviews(out, "text")
     added = ["predicted_label", "probability", "probability_neg", "probability_pos"]
-    assert header == [f'"{name}"' for name in ["text", "id", *added]]
-    assert [row[2] for row in rows] == ['"neg"', '"neg"']  # nothing is certain
-    assert [float(row[4]) + float(row[5]) for row in rows] == pytest.approx([1, 1])
+    assert schema.names == ["text", "id", *added]
+    for row in (row for part in parts for row in part.to_pylist()):
+        assert row["predicted_label"] == "neg"  # nothing is certain
+        each = float(row["probability_neg"]), float(row["probability_pos"])
+        assert (each[0], sum(each)) == (float(row["probability"]), pytest.approx(1))
     assert len(imdb_tx(*command, "a good film").stdout.split("\t")) == 5
 
 

@@ -31,7 +31,7 @@ def plain(requirement: str) -> str:
 def test_every_imported_package_is_declared_and_no_other() -> None:
     required = {plain(each) for each in PROJECT["dependencies"]}
     extras = PROJECT["optional-dependencies"]
-    optional = {plain(each) for each in (*extras["onnx"], *extras["excel"])}
+    optional = {plain(each) for each in (*extras["onnx"], *extras["excel"], *extras["tensorboard"])}
     names = imported() - set(sys.stdlib_module_names) - {"imdb_transformer"}
     of_name = packages_distributions()
     distributions = {

@@ -2,14 +2,16 @@ import itertools
 import json
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store import checkpoint, metrics, run, tensorboard
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.verify import verify
 from imdb_transformer.training import checkpoints, loop
@@ -44,6 +46,31 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     assert weights(whole.folder) == weights(parts.folder)
     assert metrics.read(whole.folder) == metrics.read(parts.folder)
     assert result_of(whole.folder).validation == result_of(parts.folder).validation
+
+
+def test_tensorboard_reads_the_numbers_of_the_metrics_of_a_resumed_run(tiny: Tiny, tmp_path: Path) -> None:
+    config, file = tiny("train.tensorboard=true"), tmp_path / "run" / tensorboard.FILE_NAME
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop_after=5)
+    file.write_bytes(file.read_bytes()[:-1])  # as a crash leaves it
+    logged = metrics.read(train(config, tmp_path / "run").folder)
+    shown = EventAccumulator(str(file.parent)).Reload()
+    for name in ("loss", "lr", "gradient_norm"):
+        expected = [(line["step"], pytest.approx(line[name])) for line in logged if name in line]
+        assert [(each.step, each.value) for each in shown.Scalars(name)] == expected
+    validations = [(line["step"], line["validation"]) for line in logged if "validation" in line]
+    assert [(each.step, each.value) for each in shown.Scalars("validation/accuracy")] == [
+        (step, pytest.approx(validation["accuracy"])) for step, validation in validations
+    ]
+
+
+def test_a_missing_tensorboard_is_told_before_a_run_is_made(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ConfigError, match=r"pip install 'imdb-tx\[tensorboard\]'"):
+        train(tiny("train.tensorboard=true"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(

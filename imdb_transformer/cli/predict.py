@@ -2,16 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from imdb_transformer.cli import answers, options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
-
-if TYPE_CHECKING:  # heavy: imported in the functions
-    pass
 
 FEW = 32  # texts that take less time without torch than torch takes to import
 
@@ -173,6 +170,6 @@ def default_run(runs: Path = Path("runs")) -> Path:
 
 def _text_column(path: Path) -> str:
     """The column that a run's training reviews were in."""
-    from imdb_transformer.store import run
+    from imdb_transformer.inference.predictor import locate
 
-    return "text" if path.suffix == ".onnx" else run.locate(path)[0].config.data.text_column
+    return locate(path)[0].config.data.text_column

@@ -16,6 +16,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.tokenizer import PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.progress import tracked
 from imdb_transformer.store.run import RunInfo
 
 SUFFIX = ".onnx"
@@ -98,7 +99,10 @@ class ExportedModel:
         """(N, C) calibrated log-probabilities of texts, one at least; they serve as logits."""
         reviews = self.tokenizer.encode(texts)
         batches = length_batches(np.array([len(review) for review in reviews]))
-        rows = [self._run(pad([reviews[i] for i in indices])) for indices in batches]
+        rows = [
+            self._run(pad([reviews[i] for i in indices]))
+            for indices in tracked(batches, "predicting, batch", len(batches))
+        ]
         return in_order(rows, batches)
 
     def _run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import RunError
+from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import write_whole
 from imdb_transformer.store.run import Weighting
 
 FILE_NAME = "ngrams.txt"
+PART = 1000  # texts predicted at a time
 ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
 # Words and runs of punctuation, as in the tokenizer: "!!" carries meaning.
 WORDS = r"\w+|[^\w\s]+"
@@ -92,9 +94,15 @@ class LinearModel:
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""
-        features = weighted(self.weighting, self._counter.transform(texts), self.scale)
-        scores = np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
+        starts = range(0, len(texts), PART)
+        parts = (texts[i : i + PART] for i in tracked(starts, "predicting, part", len(starts)))
+        scores = np.concatenate([self._scores(part) for part in parts])
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
+
+    def _scores(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C or 1)."""
+        features = weighted(self.weighting, self._counter.transform(texts), self.scale)
+        return np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
 
     @cached_property
     def _counter(self) -> Any:

@@ -16,7 +16,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import ResourceError, RunError
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.store import checkpoint, metrics, run
+from imdb_transformer.store import checkpoint, metrics, run, tensorboard
 from imdb_transformer.store.files import recover_folder
 from imdb_transformer.store.packing import Arrays
 from imdb_transformer.training.step import Learner, load_state, training_state
@@ -78,6 +78,8 @@ def write_metrics(current: run.Run, lines: list[dict[str, Any]], world: World) -
     """Appends the lines to the run's metrics, and empties the list."""
     if world.is_first and lines:
         metrics.append(current.folder, lines)
+        if current.config.train.tensorboard:
+            tensorboard.append(current.folder, lines)
     lines.clear()
 
 
@@ -127,6 +129,8 @@ def resume(current: run.Run, name: run.CheckpointName, learner: Learner, world: 
         if name == run.PREVIOUS:
             settle_on_previous(current)
         metrics.drop_after(current.folder, counters.step)
+        if current.config.train.tensorboard:
+            tensorboard.write_again(current.folder, metrics.read(current.folder))
     return counters
 
 

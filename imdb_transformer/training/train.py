@@ -23,7 +23,7 @@ from imdb_transformer.distributed import World, joined
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.evaluation.yardstick import Yardstick, yardstick_of
-from imdb_transformer.store import checkpoint, run
+from imdb_transformer.store import checkpoint, run, tensorboard
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import starting_weights
@@ -113,11 +113,14 @@ def begin(
 ) -> Prepared:  # fmt: skip
     """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
 
-    Raises RunError if the folder is in use, and ResourceError if the disk has no room for the checkpoints.
+    Raises RunError if the folder is in use, ResourceError if the disk has no room for the checkpoints, and
+    ConfigError if TensorBoard is asked for and missing.
     """
     if config is None:
         raise ConfigError("A new run needs a config; only a run that is resumed has one.")
     run.check_free(folder)
+    if config.train.tensorboard:
+        tensorboard.check_installed()
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
