@@ -21,8 +21,8 @@ from imdb_transformer.data.tokenizer import FILE_NAME
 from imdb_transformer.evaluation.scores import score
 from imdb_transformer.inference.predictor import load_model
 from imdb_transformer.store import checkpoint, run
+from imdb_transformer.store.checkpoint import packed
 from imdb_transformer.store.files import sha256_of, write_json
-from imdb_transformer.store.packing import packed
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005

@@ -10,8 +10,7 @@ from imdb_transformer.config import TokenizerConfig
 from imdb_transformer.data import demo
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.inference.familiarity import unfamiliar
-from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.inference.predictor import Predictor, unfamiliar
 from imdb_transformer.inference.tables import open_reviews
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx

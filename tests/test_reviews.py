@@ -13,10 +13,8 @@ from imdb_transformer.report import reviews
 
 
 def explanation(text: str, shares: list[float], toward: str = "pos") -> Explanation:
-    words = [
-        WordShare(word.text, word.start, share)
-        for word, share in zip(words_of(text, [])[0], shares, strict=True)
-    ]
+    starts = words_of(text, [])[0]
+    words = [WordShare(word, start, share) for (word, start), share in zip(starts, shares, strict=True)]
     return Explanation(toward, "neg", sum(shares) + 0.5, 0.5, words)
 
 

@@ -78,7 +78,7 @@ def answer_texts(asked: Asked, texts: list[str], view: View | None, *, few: bool
 
 
 def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
-    from imdb_transformer.inference.familiarity import unfamiliar
+    from imdb_transformer.inference.predictor import unfamiliar
 
     if strange := unfamiliar(predictor, paths, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"

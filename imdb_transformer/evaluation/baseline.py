@@ -1,4 +1,4 @@
-"""Linear models over n-grams as baselines: fitted in a minute by scikit-learn, and written as runs.
+"""Linear models over n-grams: fitted in a minute by scikit-learn, as runs, or as a training's yardstick.
 
 Shapes: N reviews, F n-grams, C classes.
 """
@@ -14,16 +14,19 @@ from pydantic import BaseModel, ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import evaluate, fit_temperature, validation_logits
 from imdb_transformer.evaluation.scores import Evaluation, Score, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
+from imdb_transformer.store.files import write_whole
 from imdb_transformer.store.run import Weighting
 
 MIN_DOCUMENTS = 2  # rarer n-grams are left out
 # Inverse strengths of regularisation, chosen on IMDB's validation split.
 STRENGTH = {"tfidf": 20.0, "nb": 0.3}
+YARDSTICK = "yardstick.json"
 
 
 class Baseline(BaseModel):
@@ -51,10 +54,9 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     )  # fmt: skip
     validation = None
     if config.data.validation:
-        rows = encoded.rows_of(config.data, stored, "validation")
-        validation = score(model.logits(rows.texts), np.array(rows.labels))
-    if config.data.validation:
-        opened = opened.updated(temperature=fit_temperature(*validation_logits(opened)))
+        logits, labels = validation_logits(opened)
+        validation = score(logits, labels)
+        opened = opened.updated(temperature=fit_temperature(logits, labels))
     opened.with_status("finished")
     return Baseline(
         run=str(folder), weighting=weighting, num_ngrams=model.ngrams.vocab_size, validation=validation
@@ -142,3 +144,48 @@ def _evaluation(folder: Path, split: str, data_dir: str | None) -> Evaluation:
         return Evaluation.model_validate_json((folder / "evaluation" / f"best-{split}.json").read_bytes())
     except (OSError, ValidationError):  # not evaluated yet, or by another version
         return evaluate(folder, split, data_dir=data_dir)
+
+
+class Yardstick(BaseModel, extra="forbid", frozen=True):
+    """A linear model (`nb`) on the training reviews of a run, and the run, both on its validation reviews."""
+
+    accuracy: float
+    """of the linear model"""
+    difference: float
+    """accuracy of the run less that of the linear model"""
+    low: float
+    high: float
+    """95% interval of the difference (`evaluation/compare.py`)"""
+
+
+def conclude(opened: run.Run) -> run.Run:
+    """The run with its temperature fitted and its yardstick written, if validation was held out."""
+    if not opened.config.data.validation or opened.info.kind == "encoder":
+        return opened
+    logits, labels = validation_logits(opened)
+    if opened.config.train.yardstick:
+        _write_yardstick(opened, logits.argmax(1) == labels)
+    return opened.updated(temperature=fit_temperature(logits, labels))
+
+
+def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:
+    config = opened.config.data
+    stored, _ = corpus.ensure(config, known=opened.info.corpus_hash)
+    train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
+    try:
+        linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))
+    except DataError:  # too few or too short
+        return
+    beside = linear.logits(held_out.texts).argmax(1) == held_out.labels
+    pair = pair_of("nb", str(opened.folder), beside, correct)
+    figures = {"difference": pair.difference, "low": pair.low, "high": pair.high}
+    measured = Yardstick(accuracy=float(beside.mean()), **figures)
+    write_whole(opened.folder / YARDSTICK, measured.model_dump_json().encode())
+
+
+def yardstick_of(folder: Path) -> Yardstick | None:
+    """The yardstick of a run; None if it has none."""
+    try:
+        return Yardstick.model_validate_json((folder / YARDSTICK).read_bytes())
+    except (OSError, ValidationError):
+        return None

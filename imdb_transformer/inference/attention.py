@@ -62,7 +62,7 @@ def _heads_of(model: TransformerModel, text: str, layer: int) -> list[Attention]
     words, index = words_of(text, spans)
     visible, word_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
     member = np.eye(len(visible))[word_of]  # (L, W): 1 if the id is a piece of the word
-    names, mean = [words[i].text for i in visible], (member / member.sum(0)).T
+    names, mean = [words[i][0] for i in visible], (member / member.sum(0)).T
     by_id = weights_of(model.classifier.encoder, on_device, layer).cpu().double().numpy()
     return [Attention(layer, head, names, mean @ each @ member) for head, each in enumerate(by_id, 1)]
 

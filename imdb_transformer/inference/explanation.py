@@ -79,8 +79,10 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
         shares = _gradients(model, batch, toward, against)
         bias = difference - shares.sum().item()  # the blank text's difference, and the integral's error
     scale = 1 / model.temperature
-    words = _by_word(text, (scale * shares).tolist(), spans)
-    return Explanation(classes[toward], classes[against], scale * difference, scale * bias, words)
+    words, word_of = words_of(text, spans)
+    sums = np.bincount(word_of, scale * shares.cpu().numpy(), len(words)).tolist()
+    shared = [WordShare(word, start, share) for (word, start), share in zip(words, sums, strict=True)]
+    return Explanation(classes[toward], classes[against], scale * difference, scale * bias, shared)
 
 
 def _no_padding(ids: Tensor) -> Tensor:
@@ -133,40 +135,22 @@ def _steps() -> tuple[Tensor, Tensor]:
     return middles**POWER, (torch.linspace(0, 1, NUM_STEPS + 1) ** POWER).diff()
 
 
-def _by_word(text: str, shares: list[float], spans: list[tuple[int, int]]) -> list[WordShare]:
-    """The shares of positions, added up by word."""
-    words, word_of = words_of(text, spans)
-    sums = [0.0] * len(words)
-    for i, share in zip(word_of, shares, strict=True):
-        sums[i] += share
-    return [WordShare(word.text, word.start, share) for word, share in zip(words, sums, strict=True)]
-
-
-class Word(NamedTuple):
-    """A run of characters between spaces or break tags."""
-
-    text: str
-    start: int
-    """index of its first character"""
-
-
-def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[Word], list[int]]:
-    """The words of a text, and for each id the index of its word.
+def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[str, int]], list[int]]:
+    """The words of a text, each with the index of its first character, and for each id that of its word.
 
     `spans` are the characters of each id, as (start, end). An id without characters belongs to an empty word
-    in front of the others.
+    in front of the others. Spaces and break tags stand between words.
 
     >>> words_of("a dull film", [(0, 1), (2, 4), (4, 6), (7, 11)])[1]
     [0, 1, 1, 2]
-    >>> words_of("a film", [(0, 0), (0, 1), (2, 6)])[1]
-    [0, 1, 2]
-    >>> [word.text for word in words_of("a film.<br /><br />The end", [])[0]]
+    >>> words_of("a film", [(0, 0), (0, 1), (2, 6)])
+    ([('', 0), ('a', 0), ('film', 2)], [0, 1, 2])
+    >>> [word for word, _ in words_of("a film.<br /><br />The end", [])[0]]
     ['a', 'film.', 'The', 'end']
     """
-    matches = BREAK_OR_WORD.finditer(text)
-    words = [Word(match["word"], match.start()) for match in matches if match["word"]]
-    starts = [word.start for word in words]
+    words = [(match["word"], match.start()) for match in BREAK_OR_WORD.finditer(text) if match["word"]]
+    starts = [start for _, start in words]
     index = [bisect.bisect_right(starts, start) - 1 if end > start else -1 for start, end in spans]
     if -1 not in index:
         return words, index
-    return [Word("", 0), *words], [i + 1 for i in index]
+    return [("", 0), *words], [i + 1 for i in index]

@@ -123,11 +123,11 @@ def weighted(weighting: Weighting, counts: Any, scale: NDArray[np.float32]) -> A
     """(N, F) counts, sparse, weighted."""
     if weighting == "nb":
         return counts
-    from sklearn.preprocessing import normalize
+    from sklearn.feature_extraction.text import TfidfTransformer
 
-    sublinear = counts.copy()
-    sublinear.data = 1 + np.log(counts.data)
-    return normalize(sublinear.multiply(scale).tocsr())
+    transformer = TfidfTransformer(sublinear_tf=True)
+    transformer.idf_ = scale
+    return transformer.transform(counts)
 
 
 def _cleaned(text: str) -> str:

@@ -35,13 +35,9 @@ Part = Iterator[pa.Table]
 
 
 def open_reviews(
-    path: Path,
-    column: str,
-    *,
-    encoding: str = "utf-8",
-    bad_row: Report = refuse,
+    path: Path, column: str, *, encoding: str = "utf-8", bad_row: Report = refuse,
     file: BinaryIO | None = None,
-) -> tuple[pa.Schema, Part]:
+) -> tuple[pa.Schema, Part]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
     In a text file or a pipe each line is a review. In a table, a row without text is as bad as a malformed.

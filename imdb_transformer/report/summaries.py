@@ -12,9 +12,8 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.encoded import TokenizedCorpus
-    from imdb_transformer.evaluation.baseline import Baseline
+    from imdb_transformer.evaluation.baseline import Baseline, Yardstick
     from imdb_transformer.evaluation.scores import Score
-    from imdb_transformer.evaluation.yardstick import Yardstick
     from imdb_transformer.store.listing import Listed
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update

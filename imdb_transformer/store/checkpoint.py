@@ -4,6 +4,8 @@ A checkpoint is a folder of
 model.safetensors      the weights to predict with
 training.safetensors   in `last` and `previous`: the optimiser's moments, and raw weights beside averaged ones
 checkpoint.json        counters, hashes of the two files, hash of the tokenizer
+
+Weights that travel with the package are `packed`: embeddings in 8 bits, other matrices in 16.
 """
 
 import os
@@ -13,18 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from imdb_transformer.errors import RunError
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
-from imdb_transformer.store.packing import Arrays, unpacked
 
 if TYPE_CHECKING:  # a run's files can be read without torch
     from torch import Tensor, nn
 
+Arrays = Mapping[str, NDArray[Any]]
+
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
+FACTORS = ".factors"  # the ending of the tensor that marks an embedding in 8 bits
+LARGEST = 127
 
 
 class Checkpoint(BaseModel, extra="forbid", frozen=True):
@@ -120,3 +126,33 @@ def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
 
     check_same(model.state_dict(), arrays, origin=origin)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def packed(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays, with each embedding as integers (int8) and factors (fp32, one a row), matrices as fp16.
+
+    A row of an embedding becomes whole numbers from -127 to 127 and one factor (symmetric quantisation:
+    Jacob et al. 2018, section 2.1, with zero as zero).
+    """
+    result: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        result[name] = array
+        if array.ndim == 2 and "embedding" not in name:
+            result[name] = array.astype(np.float16)
+        elif array.ndim == 2:
+            factors = np.maximum(abs(array).max(1), np.finfo(np.float32).tiny * LARGEST) / LARGEST
+            result[name] = np.round(array / factors[:, None]).astype(np.int8)
+            result[name + FACTORS] = factors.astype(np.float32)
+    return result
+
+
+def unpacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays of `packed`, in fp32 again; other arrays as they are. Raises ValueError if shapes differ."""
+    result = {}
+    for name, array in arrays.items():
+        factors = arrays.get(name + FACTORS)
+        if factors is not None:
+            result[name] = array.astype(np.float32) * factors[:, None]
+        elif not name.endswith(FACTORS):
+            result[name] = array.astype(np.float32) if array.dtype == np.float16 else array
+    return result

@@ -1,6 +1,5 @@
 """The runs below a folder: what they are, how they stand, how large they are, and what they need no more."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,8 +10,8 @@ from pydantic import BaseModel
 
 from imdb_transformer.errors import RunError
 from imdb_transformer.store import checkpoint, run
-from imdb_transformer.store.locks import locked, take
-from imdb_transformer.store.run import CheckpointName, Kind
+from imdb_transformer.store.locks import locked
+from imdb_transformer.store.run import Kind
 
 
 class Listed(BaseModel):
@@ -61,26 +60,19 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
 def _listed(opened: run.Run) -> Listed:
     info = opened.info
     counters: dict[str, Any] = {}
-    names: tuple[CheckpointName, ...] = ("best", "last")
-    for name in names:  # the last has come farthest
+    for folder in (opened.checkpoint("best"), opened.checkpoint("last")):  # the last has come farthest
         with suppress(RunError):
-            meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=info.tokenizer_hash)
-            counters = meta.counters or counters
+            counters = checkpoint.read_meta(folder, tokenizer_hash=info.tokenizer_hash).counters or counters
     best = counters.get("best") if info.kind == "classifier" else None
-    killed = info.status == "running" and not _is_in_use(opened.folder)
+    status: str = info.status
+    if status == "running":
+        with suppress(RunError), locked(opened.folder):  # otherwise a process is at it
+            status = "killed"
     return Listed(
         run=str(opened.folder), started=info.started, source=opened.config.data.source, kind=info.kind,
-        status="killed" if killed else info.status, step=counters.get("step", 0),
+        status=status, step=counters.get("step", 0),
         validation_accuracy=best["accuracy"] if best else None, num_bytes=_num_bytes(opened.folder),
     )  # fmt: skip
-
-
-def _is_in_use(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        return take(descriptor) is False
-    finally:
-        os.close(descriptor)
 
 
 def _num_bytes(folder: Path) -> int:

@@ -17,8 +17,8 @@ from imdb_transformer.distributed import World
 from imdb_transformer.errors import ResourceError, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run, tensorboard
+from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.files import recover_folder
-from imdb_transformer.store.packing import Arrays
 from imdb_transformer.training.step import Learner, load_state, training_state
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.evaluation.yardstick import conclude
 from imdb_transformer.store.run import COMMANDS, CheckpointName, Run
 from imdb_transformer.training import checkpoints
 from imdb_transformer.training.optimizers import learning_rate

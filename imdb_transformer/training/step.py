@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import Config
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
-from imdb_transformer.store.packing import Arrays
+from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import Metrics, objective_of
 from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments

@@ -21,8 +21,8 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, joined
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.evaluation.yardstick import Yardstick, yardstick_of
 from imdb_transformer.store import checkpoint, run, tensorboard
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind

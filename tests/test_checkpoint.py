@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from imdb_transformer.store.packing import packed, unpacked
+from imdb_transformer.store.checkpoint import packed, unpacked
 
 
 def test_a_packed_embedding_comes_back_within_half_a_step_of_each_row() -> None:
