@@ -102,8 +102,8 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """Optimisation, validation and hardware."""
 
-    init_from: str = "imdb-encoder"
-    """run whose encoder the model starts with; empty: random weights"""
+    init_from: str = "auto"
+    """run whose encoder the model starts with; empty: random weights; `auto`: one of the package's"""
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
     epochs: Annotated[int, Field(ge=0, le=65_536)] = 0

@@ -11,31 +11,30 @@ import re
 import sys
 import tarfile
 from collections import Counter
-from hashlib import sha256
 
 import numpy as np
+
+from imdb_transformer.data.stars import words_key
 
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_(\d+)\.txt$")
 
 
 def main() -> None:
-    stars: dict[str, set[int]] = {}
+    stars: dict[int, set[int]] = {}
     held_out = set()
     with tarfile.open(sys.argv[1]) as archive:
         for member in archive:
             if match := MEMBER.match(member.name):
                 file = archive.extractfile(member)
                 assert file is not None
-                digest = sha256(file.read()).hexdigest()
+                key = words_key(file.read().decode())
                 if match[1] == "test":
-                    held_out.add(digest)
+                    held_out.add(key)
                 else:
                     assert int(match[3]) in {"neg": (1, 2, 3, 4), "pos": (7, 8, 9, 10)}[match[2]]
-                    stars.setdefault(digest, set()).add(int(match[3]))
-    known = {digest: min(each) for digest, each in stars.items() if len(each) == 1 and digest not in held_out}
-    table = np.array(sorted(int(f"{digest[:15]}{star:x}", 16) for digest, star in known.items()), np.uint64)
-    assert len(np.unique(table >> np.uint64(4))) == len(known)
-    assert not {digest[:15] for digest in held_out} & {f"{entry >> 4:015x}" for entry in table.tolist()}
+                    stars.setdefault(key, set()).add(int(match[3]))
+    known = {key: min(each) for key, each in stars.items() if len(each) == 1 and key not in held_out}
+    table = np.array(sorted((key << 4) + star for key, star in known.items()), np.uint64)
     np.save(sys.argv[2], table, allow_pickle=False)
     num_unequal = sum(len(each) > 1 for each in stars.values())
     print(

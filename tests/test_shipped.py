@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 from imdb_transformer import load_config
+from imdb_transformer.data import corpus, stars
+from imdb_transformer.data.encoded import rows_of
+from imdb_transformer.data.stars import words_key
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.verify import verify
+from imdb_transformer.training import probe
+from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx
+from tests.in_process import CPU
 
 has_classifier = pytest.mark.skipif(
     not (run.SHIPPED / "imdb").exists(), reason="the package comes with the encoder alone"
@@ -110,7 +116,7 @@ def test_a_damaged_or_missing_shipped_file_is_named(tmp_path: Path, monkeypatch:
 
 def test_the_base_config_starts_from_the_shipped_encoder() -> None:
     config = load_config("base.toml")
-    assert config.train.init_from == "imdb-encoder"
+    assert config.train.init_from == "auto"
     encoder = run.locate(Path("imdb-encoder"))[0]
     assert encoder.info.kind == "encoder"
     assert encoder.config.tokenizer == config.tokenizer
@@ -120,6 +126,36 @@ def test_the_base_config_starts_from_the_shipped_encoder() -> None:
 
 def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
     assert run.locate(Path("imdb-encoder"))[0].reports == Path("runs/imdb-encoder")
+
+
+def test_reviews_start_from_the_encoder_that_suits_them_and_never_from_labels_that_are_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    praise, blame = ("superb", "moving", "lovely"), ("awful", "boring", "dull")
+    subjects = ("cast", "plot", "camera", "end", "score", "lead", "pace", "set")
+    texts = [f"the {subject} is {word}" for subject in subjects for word in (*praise, *blame)]
+    rows = [f"{text},{int(any(word in text for word in praise))}" for text in texts]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    values = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
+    config = load_config("base.toml", values)
+    chosen = {}
+    for name, accuracies in (("imdb", (0.7, 0.8)), ("imdb-encoder", (0.8, 0.8))):
+        monkeypatch.setattr(probe, "probe", lambda which, *_, a=accuracies: a[which == "imdb"])
+        chosen[name] = probe.settled(config, "classifier", CPU).train.init_from
+        assert probe.settled(config, "encoder", CPU).train.init_from == "imdb-encoder"
+    assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
+    monkeypatch.undo()
+    rows_read = rows_of(config.data, corpus.ensure(config.data)[0], "train")
+    assert probe.probe("imdb", config, rows_read, CPU) > 0.8
+    assert probe.probe("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0
+
+    named = load_config("base.toml", [*values, 'train.init_from="imdb"'])
+    assert prepare(named, "classifier", CPU).config.train.init_from == "imdb"
+    key = words_key(rows_read.texts[0].upper())
+    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
+    assert probe.settled(config, "classifier", CPU).train.init_from == "imdb-encoder"
+    with pytest.raises(RunError, match="may have seen what is held out here"):
+        prepare(named, "classifier", CPU)
 
 
 def test_own_reviews_are_learnt_from_the_shipped_encoder_without_a_config(
@@ -136,6 +172,6 @@ def test_own_reviews_are_learnt_from_the_shipped_encoder_without_a_config(
     made = imdb_tx("train", "mine.csv", *columns)
     assert made.exit_code == 0, made.output
     opened = run.open_run(tmp_path / "runs" / "mine")
-    assert opened.config.train.init_from == "imdb-encoder"
+    assert opened.config.train.init_from in {"imdb", "imdb-encoder"}
     answers = Predictor.load(opened.folder)(["a superb story", "an awful story"])
     assert [answer.label for answer in answers] == ["5", "1"]

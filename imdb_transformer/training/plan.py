@@ -20,8 +20,10 @@ from imdb_transformer.hardware import Hardware
 Indices = NDArray[np.int64]
 
 # For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
-BATCH_REVIEWS, MIN_TOKENS, MAX_TOKENS = 32, 512, 8192
-NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1600, 2, 10
+MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
+MIN_TOKENS, MAX_TOKENS = 512, 8192
+NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1200, 2, 60
+MAX_EVALS = 20  # unless there are more epochs
 
 
 class Batch(NamedTuple):
@@ -49,14 +51,18 @@ class Plan(NamedTuple):
 def settled(config: Config, train: EncodedSplit) -> Config:
     """The config with `batch_tokens` and `epochs` from the data, if they are 0.
 
-    A batch has the tokens of `BATCH_REVIEWS` reviews of mean length, within limits. There are as many epochs
-    as give `NUM_STEPS` steps, within limits: a small set is read more often than a large one.
+    A batch has the tokens of a 60th of the reviews, within limits. There are as many epochs as give
+    `NUM_STEPS` steps, within limits: a small set is read more often than a large one.
     """
     options = config.train
-    tokens = options.batch_tokens or min(max(BATCH_REVIEWS * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
-    steps_per_epoch = max(1.0, train.lengths.sum() / tokens)
+    num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
+    tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
+    padded = -(-train.lengths // PADDING_MULTIPLE) * PADDING_MULTIPLE
+    steps_per_epoch = max(1.0, padded.sum() / tokens)
     epochs = options.epochs or min(max(round(NUM_STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
     changes = {"batch_tokens": int(tokens), "epochs": epochs}
+    if not options.epochs:
+        changes["evals_per_epoch"] = max(1, min(options.evals_per_epoch, MAX_EVALS // epochs))
     return config.model_copy(update={"train": options.model_copy(update=changes)})
 
 

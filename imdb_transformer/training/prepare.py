@@ -21,7 +21,7 @@ from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
-from imdb_transformer.training import distillation, starting_weights
+from imdb_transformer.training import distillation, probe, starting_weights
 from imdb_transformer.training.plan import settled
 
 SoftLabels = NDArray[np.float32] | None
@@ -52,6 +52,7 @@ def prepare(
     probabilities for the same reviews; without them the teachers are asked. Raises RunError if the encoder
     does not fit the config, or if it or a teacher is unfinished or may have seen reviews held out here.
     """
+    config = probe.settled(config, kind, hardware)
     init_from = starting_weights.origin(config)
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:

@@ -9,10 +9,13 @@ from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import Corpus
+from imdb_transformer.data.encoded import rows_of, training_splits
+from imdb_transformer.data.stars import UNKNOWN, stars_of
 from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.store import checkpoint, run
 
+NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 FREE = {"pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
@@ -47,14 +50,23 @@ def check_finished(path: Path) -> None:
         )
 
 
+def has_imdb_labels(config: Config, corpus: Corpus) -> bool:
+    """Whether a review to learn or to validate is one of IMDB's labelled training reviews."""
+    splits = (rows_of(config.data, corpus, name) for name in training_splits(config.data))
+    return any((stars_of(rows.texts[:NUM_CHECKED]) != UNKNOWN).any() for rows in splits)
+
+
 def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
     """Raises RunError for a run that learnt from labels of other reviews, or from those held out here.
 
-    An encoder may come from other reviews: it has seen no label.
+    An encoder may come from other reviews: it has seen no label. So may a classifier of IMDB, if none of the
+    reviews here is among IMDB's.
     """
     opened, _ = run.locate(path)
     is_other = opened.info.corpus_hash != corpus.content_hash
-    if is_other and opened.info.kind != "encoder":
+    is_imdbs = opened.info.corpus_hash == run.locate(Path("imdb"))[0].info.corpus_hash
+    saw_labels = opened.info.kind != "encoder" and not (is_imdbs and not has_imdb_labels(config, corpus))
+    if is_other and saw_labels:
         raise RunError(
             f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
             "what is held out here."

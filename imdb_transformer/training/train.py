@@ -30,6 +30,7 @@ from imdb_transformer.training import starting_weights
 from imdb_transformer.training.checkpoints import Counters, check_space, counters_of, save_last
 from imdb_transformer.training.loop import Update, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
+from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
 from imdb_transformer.training.stop import stop_request
 
@@ -136,7 +137,7 @@ def begin(
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
         characters_per_piece=prepared.tokenizer.characters_per_piece(sample),
-        origin_hash=starting_weights.origin_hash(config, teachers),
+        origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         fill=lambda new: save_last(new, learner, Counters()),
     )
     return prepared
@@ -162,16 +163,18 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
 def check_same(current: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
-    options = config.train
-    steps = {
-        "epochs": options.epochs or current.config.train.epochs,
-        "batch_tokens": options.batch_tokens or current.config.train.batch_tokens,
-    }  # 0: from the data
-    settled = config.model_copy(update={"train": options.model_copy(update=steps)})
+    options, own = config.train, current.config.train
+    from_reviews = {
+        "epochs": options.epochs or own.epochs,
+        "evals_per_epoch": options.evals_per_epoch if options.epochs else own.evals_per_epoch,
+        "batch_tokens": options.batch_tokens or own.batch_tokens,
+        "init_from": own.init_from if options.init_from == AUTO else options.init_from,
+    }
+    settled = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
     differences = {
         "with another config": current.config != settled,
         "of another encoder or --teacher": current.info.origin_hash
-        != starting_weights.origin_hash(config, teachers),
+        != starting_weights.origin_hash(settled, teachers),
         "on other reviews": corpus.ensure(config.data)[0].content_hash != current.info.corpus_hash,
     }
     for difference, exists in differences.items():
