@@ -136,8 +136,8 @@ class TrainConfig(Section):
     """validations an epoch"""
     patience: NaturalInt = 0
     """validations without improvement before training stops; 0 never stops early"""
-    best_by: Literal["accuracy", "loss", "last"] = "last"
-    """which checkpoint is best: by validation `accuracy` or `loss`, or the `last`"""
+    best_by: Literal["accuracy", "f1", "loss", "last"] = "last"
+    """which checkpoint is best: by validation `accuracy`, macro `f1` or `loss`, or the `last`"""
     yardstick: bool = True
     """compare with a linear model on validation when training ends"""
     tensorboard: bool = False

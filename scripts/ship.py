@@ -18,6 +18,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.data.tokenizer import FILE_NAME
+from imdb_transformer.evaluation.baseline import YARDSTICK
 from imdb_transformer.evaluation.scores import score
 from imdb_transformer.inference.predictor import load_model
 from imdb_transformer.store import checkpoint, run
@@ -48,7 +49,9 @@ def ship(origin: Path, name: str) -> None:
     target.mkdir(parents=True, exist_ok=True)
     config = opened.config.model_copy(update={"data": DataConfig()})
     (target / run.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
-    (target / FILE_NAME).write_bytes((opened.folder / FILE_NAME).read_bytes())
+    for file in (FILE_NAME, YARDSTICK):  # an encoder has no yardstick
+        if (opened.folder / file).exists():
+            (target / file).write_bytes((opened.folder / file).read_bytes())
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     arrays = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
     checkpoint.save(

@@ -1,3 +1,4 @@
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, Yardstick, fit, log_count_ratio, make_baseline
 from imdb_transformer.evaluation.compare import compare
-from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.evaluate import answer, evaluate
 from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report import summaries
+from imdb_transformer.report.card import card
+from imdb_transformer.report.pages import write_evaluation, write_training
 from imdb_transformer.store.run import Weighting
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
@@ -124,6 +127,10 @@ def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
     assert found.accuracy == linear.accuracy
     pair = compare([tmp_path / "nb", ended.folder], "validation")[0].pairs[0]
     assert (found.difference, found.low, found.high) == (pair.difference, pair.low, pair.high)
+    told = html.escape(summaries.beside(found))
+    assert told in write_training(ended.folder, 1).read_text()
+    assert told in write_evaluation(answer([ended.folder], "validation"), {}).read_text()
+    assert summaries.beside(found) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 
 

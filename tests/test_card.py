@@ -2,35 +2,48 @@ import re
 import shutil
 from pathlib import Path
 
-import yaml
+from huggingface_hub import ModelCard
 
 from imdb_transformer.evaluation.evaluate import evaluate
+from imdb_transformer.evaluation.scores import ClassScore
 from imdb_transformer.report.card import card
 from imdb_transformer.store import run
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 
 
 def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "my run"
+    folder = tmp_path / "# my: [run]\n---\n{x"
     shutil.copytree(trained, folder)
     assert imdb_tx("eval", folder, "--split", "validation").exit_code == 0
     assert not (folder / "README.md").exists()
     assert imdb_tx("eval", folder).exit_code == 0
     text = (folder / "README.md").read_text()
-    _, head, body = text.split("---\n", 2)
-    told = yaml.safe_load(head)
-    assert told["pipeline_tag"] == "text-classification"
+    read = ModelCard(text)  # the hub's own reader
+    body, told = read.text, read.data
+    assert told.pipeline_tag == "text-classification"
+    assert told.model_name == folder.name
     accuracy = evaluate(folder).accuracy
-    (result,) = told["model-index"][0]["results"]
-    assert result["metrics"][0] == {"type": "accuracy", "value": round(accuracy, 4)}
-    assert result["dataset"]["type"] == "own"
+    assert told.eval_results is not None
+    result = told.eval_results[0]
+    assert (result.metric_type, result.metric_value) == ("accuracy", round(accuracy, 4))
+    assert result.dataset_type == "own"
     assert f"{100 * accuracy:.2f}%" in body
     assert "On the test split, " in body
+    assert "| not measured |" in body
+    other = tmp_path / "other | texts.jsonl"
+    write_jsonl(other, ["a good film", "a bad film"], ["pos", "neg"])
+    assert imdb_tx("eval", folder, "--source", other).exit_code == 0
+    body = (folder / "README.md").read_text()
+    assert r"| all of other \| texts.jsonl |" in body
+    assert "| not measured |" not in body
 
 
 def test_a_card_neither_names_folders_nor_contains_markup_of_a_class(trained: Path) -> None:
     opened = run.open_run(trained)
-    evaluation = evaluate(trained, "validation").model_copy(update={"classes": ("<b>a|b</b>", "# two")})
+    evaluation = evaluate(trained, "validation").model_copy(update={
+        "classes": ("<b>a|b</b>", "# two"),
+        "per_class": {"<b>a|b</b>": ClassScore(precision=1, recall=1, f1=1, support=1)},
+    })  # fmt: skip
     text = card(opened, evaluation)
     assert str(Path(opened.config.data.source).parent) not in text.split("```toml")[0]
     assert "<b>" not in text

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
@@ -33,6 +34,7 @@ def test_score_equals_a_naive_loop() -> None:
         correct += (b > a) == label
         loss -= math.log(probabilities[label])
     found = score(LOGITS, LABELS)
+    assert found.f1 == pytest.approx(f1_score(LABELS, LOGITS.argmax(1), average="macro"))
     assert (found.accuracy, found.loss) == (correct / 50, pytest.approx(loss / 50))
 
 

@@ -51,6 +51,15 @@ def test_an_exported_file_gives_the_same_probabilities(trained: Path, exported: 
     np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
 
 
+def test_a_run_of_the_package_is_exported_beside_your_runs(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.inference.export._traced", lambda _: onnx.load(exported))
+    monkeypatch.chdir(tmp_path)
+    assert export(Path("imdb")) == Path("runs/imdb/model.onnx")
+    assert (tmp_path / "runs/imdb/model.onnx").exists()
+
+
 def test_an_export_to_a_full_disk_leaves_the_former_file_and_can_be_repeated(
     trained: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,19 +1,23 @@
 """Text of which a run has read few words gets a note; probabilities of all classes, and a threshold."""
 
 import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from imdb_transformer.config import TokenizerConfig
+from imdb_transformer import load_config
+from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data import demo
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor, unfamiliar
 from imdb_transformer.inference.tables import open_reviews
 from imdb_transformer.store import run
-from tests.conftest import imdb_tx
+from imdb_transformer.training.train import begin
+from tests.conftest import imdb_tx, write_jsonl
 from tests.test_screen import typed
 
 
@@ -66,6 +70,20 @@ def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path
     predictor = Predictor.load(trained)
     texts = ["a good film, and a charming cast", "这部电影非常好看，演员表演得很出色。"]
     assert unfamiliar(predictor, [trained], texts) == texts[1:]
+
+
+def test_a_training_on_another_language_says_what_the_encoder_has_read(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    for name, texts in (("zh", ("很好看的电影", "很无聊的电影")), ("en", ("a superb film", "an awful film"))):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"{texts[i % 2]} {i}" for i in range(40)], ["a", "b"] * 20)
+        data = tiny(f"data.source={tmp_path / name}.jsonl").data
+        config = load_config("base.toml", ["train.init_from=imdb-encoder"]).model_copy(update={"data": data})
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            begin(config, tmp_path / name, "classifier", (), None, gpu=0)
+        texts = " ".join(str(each.message) for each in told)
+        assert ("encoder of imdb-encoder knows few words of these reviews" in texts) == (name == "zh")
 
 
 def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> None:

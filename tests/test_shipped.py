@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import load_config
+from imdb_transformer.cli.exits import exit_on_error
 from imdb_transformer.data import corpus, stars
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.stars import words_key
@@ -38,7 +40,7 @@ def test_they_take_at_most_16_mib_and_their_files_are_whole() -> None:
     names = [path.parent.name for path in run.SHIPPED.glob("*/run.json")]
     assert "imdb-encoder" in names
     for name in names:
-        verify(run.SHIPPED / name)
+        assert not any(verify(run.SHIPPED / name).values())
 
 
 def test_they_say_nothing_of_the_machine_that_made_them() -> None:
@@ -97,7 +99,9 @@ def test_a_folder_of_that_name_comes_first(
 
 
 @has_classifier
-def test_a_damaged_or_missing_shipped_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_or_missing_shipped_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(run.SHIPPED, tmp_path / "shipped")
     monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")
     weights = tmp_path / "shipped" / "imdb" / "checkpoints" / "best" / "model.safetensors"
@@ -107,11 +111,31 @@ def test_a_damaged_or_missing_shipped_file_is_named(tmp_path: Path, monkeypatch:
     with pytest.raises(RunError, match=r"model\.safetensors is damaged: its checksum"):
         Predictor.load("imdb", few=True)
     weights.unlink()
-    with pytest.raises(RunError, match=r"model\.safetensors cannot be read"):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests keep their own
+    with pytest.raises(SystemExit, match="4"), exit_on_error():
+        Predictor.load("imdb", few=True)
+    told = capsys.readouterr().err
+    assert "model.safetensors cannot be read: No such file or directory. It is a file of the package" in told
+    (tmp_path / "shipped" / "imdb" / run.INFO).unlink()
+    with pytest.raises(RunError, match=r"imdb is no run: it has no run\.json"):
         Predictor.load("imdb", few=True)
     shutil.rmtree(tmp_path / "shipped" / "imdb")
     with pytest.raises(RunError, match="There is no run imdb"):
         Predictor.load("imdb", few=True)
+
+
+@has_classifier
+def test_they_are_verified_and_listed_and_never_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "checkpoints/best: ok" in imdb_tx("verify", "imdb").stdout
+    assert "with the package: imdb, imdb-encoder" in imdb_tx("runs").stdout
+    for command in ("train", "pretrain"):
+        refused = imdb_tx(command, "--resume", "imdb-encoder").exception
+        assert "imdb-encoder comes with the package, finished" in str(refused)
+    with pytest.raises(RunError, match=r"imdb-encoder was pretrained .*--init-from imdb-encoder$"):
+        Predictor.load("imdb-encoder")
 
 
 def test_the_base_config_starts_from_the_shipped_encoder() -> None:

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,9 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
 from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, ResourceError, RunError
 from imdb_transformer.evaluation.evaluate import evaluate
-from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.evaluation.scores import ClassScore, Score
+from imdb_transformer.report import summaries
+from imdb_transformer.report.pages import write_training
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
 from imdb_transformer.training.checkpoints import Counters, judged
@@ -25,6 +28,7 @@ from imdb_transformer.training.plan import Batch, settled
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner
 from imdb_transformer.training.train import check_same, result_of
+from tests.conftest import write_jsonl
 from tests.in_process import CPU, Tiny, prepared, train, weights
 
 
@@ -86,12 +90,12 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
 
 
 def test_only_a_strictly_better_score_is_best() -> None:
-    scores = [(0.7, 0.5), (0.8, 0.6), (0.8, 0.3), (0.6, 0.4)]
-    for best_by, expected in (("accuracy", 2), ("loss", 3), ("last", 4)):
+    scores = [(0.7, 0.5, 0.9), (0.8, 0.6, 0.2), (0.8, 0.3, 0.9), (0.6, 0.4, 0.8)]
+    for best_by, expected in (("accuracy", 2), ("f1", 1), ("loss", 3), ("last", 4)):
         counters = Counters()
-        for step, (accuracy, loss) in enumerate(scores, 1):
+        for step, (accuracy, loss, f1) in enumerate(scores, 1):
             counters = counters.model_copy(update={"step": step})
-            counters = judged(best_by, counters, Score(accuracy=accuracy, loss=loss))
+            counters = judged(best_by, counters, Score(accuracy=accuracy, loss=loss, f1=f1))
         assert counters.best_step == expected
 
 
@@ -262,3 +266,28 @@ def test_a_run_says_which_steps_followed_from_its_reviews(tiny: Tiny, tmp_path: 
     check_same(opened, config, ())  # as --resume with the same config does
     with pytest.raises(RunError, match="another config"):
         check_same(opened, tiny("train.epochs=0", "train.batch_tokens=700", "train.lr=1e-3"), ())
+
+
+def test_of_a_rare_class_a_training_ends_with_the_scores_of_each_class(tiny: Tiny, tmp_path: Path) -> None:
+    texts = [f"{('a good film', 'a fine cast', 'a bad film')[i % 3]} {i}" for i in range(120)]
+    write_jsonl(tmp_path / "even.jsonl", texts[:60], ["neg", "pos"] * 30)
+    write_jsonl(tmp_path / "uneven.jsonl", texts, ["pos" if i % 6 else "neg" for i in range(120)])
+    sources = {name: f"data.source={tmp_path / name}.jsonl" for name in ("even", "uneven")}
+    even, uneven = (train(tiny(each, "train.epochs=1"), tmp_path / name) for name, each in sources.items())
+    assert "macro F1" not in summaries.result(result_of(even.folder))
+    shown = summaries.result(result_of(uneven.folder))
+    measured = evaluate(uneven.folder, "validation")
+    assert result_of(uneven.folder).per_class == measured.per_class
+    macro = sum(each.f1 for each in measured.per_class.values()) / 2
+    assert f"macro F1 {macro:.4f}" in shown
+    assert re.search(r"^class +precision +recall +F1 +support$", shown, re.MULTILINE)
+    assert re.search(rf"^neg .* {measured.per_class['neg'].support}$", shown, re.MULTILINE)
+    assert ">support</th>" in write_training(uneven.folder, 1).read_text()
+
+
+def test_of_many_classes_the_worst_are_shown() -> None:
+    scores = {f"c{i}": ClassScore(precision=1, recall=1, f1=i / 50, support=1) for i in range(50)}
+    shown = summaries.classes(scores)
+    assert "(below: the 20 of 50 classes with the lowest F1)" in shown
+    assert "\nc19 " in shown
+    assert "\nc20 " not in shown

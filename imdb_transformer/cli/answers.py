@@ -82,9 +82,9 @@ def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]
 
     if strange := unfamiliar(predictor, paths, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
-        screen.note(
-            f"note: the run knows few words of {which}, and may be wrong about what it does not know."
-        )
+        is_shipped = any(path.name == "imdb" and not path.exists() for path in paths)
+        knows = "imdb knows English film reviews, and" if is_shipped else "the run knows"
+        screen.note(f"note: {knows} few words of {which}. It may be wrong about what it does not know.")
 
 
 def _show(predictions: "Iterable[Prediction]", asked: Asked) -> None:

@@ -74,8 +74,8 @@ def evaluate(
     save(answers)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
     page = pages.write_evaluation(answers, baselines)
-    if split == "test" and source is None and len(paths) == 1 and answers.run.info.kind == "classifier":
-        write_card(answers.run, answers.evaluation)
+    if len(paths) == 1 and answers.run.info.kind == "classifier" and not paths[0].is_file():
+        write_card(answers.run)
     if as_json:
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))

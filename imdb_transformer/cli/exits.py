@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from imdb_transformer.cli import screen
-from imdb_transformer.errors import USER_ERRORS, Interrupted, ResourceError
+from imdb_transformer.errors import USER_ERRORS, Interrupted, ResourceError, RunError
 
 READER_LEFT = 128 + signal.SIGPIPE
 OUT_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -29,7 +29,7 @@ def exit_on_error() -> Iterator[None]:
     except Interrupted as stopped:
         _fail(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        _fail(f"error: {error}", error.exit_code)
+        _fail(f"error: {error}{_remedy(error)}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
@@ -72,6 +72,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _fail(sentence: str, exit_code: int) -> None:
     screen.end(sentence)
     sys.exit(exit_code)
+
+
+def _remedy(error: object) -> str:
+    """What to do about a file of the package that is damaged."""
+    from imdb_transformer.store.run import SHIPPED
+
+    is_of_package = isinstance(error, RunError) and str(SHIPPED) in str(error)
+    return " It is a file of the package: install imdb-tx again." if is_of_package else ""
 
 
 def _resource_sentence(error: Exception) -> str | None:

@@ -46,8 +46,11 @@ def config_keys() -> list[str]:
 
 
 def run_names() -> list[str]:
-    """The folders below runs/, for the shell's completion."""
-    return [str(path.parent) for path in sorted(RUNS.glob("*/run.json"))]
+    """The folders below runs/ and the runs of the package, for the shell's completion."""
+    from imdb_transformer.store.run import SHIPPED
+
+    shipped = [path.parent.name for path in sorted(SHIPPED.glob("*/run.json"))]
+    return [*(str(path.parent) for path in sorted(RUNS.glob("*/run.json"))), *shipped]
 
 
 def run_path(text: str) -> Path:

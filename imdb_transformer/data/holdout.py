@@ -43,11 +43,13 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
         rows = splits["unsupervised"]
         splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
-    for label, name in enumerate(reviews.classes):
-        if label not in splits["train"].labels:
-            raise DataError(
-                f"{config.source}: class {name!r} has too few reviews to train on and hold some out."
-            )
+    learnt = set(splits["train"].labels)
+    if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
+        raise DataError(
+            f"{config.source}: classes with too few different texts to train on and hold some out: "
+            f"{len(missing)} of {len(reviews.classes)}, such as {missing[0]!r}. Leave their rows out, or "
+            "name another column of labels."
+        )
     for name in ("validation", "test"):
         if name in splits and not splits[name].texts:
             raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")

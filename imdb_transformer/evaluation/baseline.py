@@ -15,8 +15,8 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
-from imdb_transformer.evaluation.evaluate import evaluate, fit_temperature, validation_logits
-from imdb_transformer.evaluation.scores import Evaluation, Score, score
+from imdb_transformer.evaluation.evaluate import answer, evaluate, fit_temperature, save, validation_logits
+from imdb_transformer.evaluation.scores import Evaluation, Score, is_uneven, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
@@ -159,13 +159,19 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
 
 
 def conclude(opened: run.Run) -> run.Run:
-    """The run with its temperature fitted and its yardstick written, if validation was held out."""
+    """The run with its temperature fitted and its yardstick written, if validation was held out.
+
+    If classes are many or uneven, its evaluation on validation is written as well.
+    """
     if not opened.config.data.validation or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
     if opened.config.train.yardstick:
         _write_yardstick(opened, logits.argmax(1) == labels)
-    return opened.updated(temperature=fit_temperature(logits, labels))
+    opened = opened.updated(temperature=fit_temperature(logits, labels))
+    if is_uneven(labels, len(opened.info.classes)):
+        save(answer([opened.folder], "validation"))
+    return opened
 
 
 def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:

@@ -5,12 +5,14 @@ Shapes: N reviews, C classes.
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
@@ -77,6 +79,15 @@ def save(answers: Answers) -> None:
     """Writes an evaluation into its run."""
     answers.file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(answers.file, answers.evaluation.model_dump_json(indent=1).encode())
+
+
+def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
+    """The evaluations that were written into a run, such as `best-test`; those that can be read."""
+    found = []
+    for path in sorted((opened.reports / "evaluation").glob(f"{name}.json")):
+        with suppress(OSError, ValidationError):
+            found.append(Evaluation.model_validate_json(path.read_bytes()))
+    return found
 
 
 def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Answers:

@@ -15,10 +15,12 @@ NUM_BINS = 15  # of the calibration error
 
 
 class Score(BaseModel, extra="forbid", frozen=True):
-    """Accuracy and loss. Training measures them on validation."""
+    """Accuracy, loss and macro F1. Training measures them on validation."""
 
     accuracy: float
     loss: float
+    f1: float | None = None
+    """the mean over classes; None if tokens were guessed"""
 
 
 class Calibration(BaseModel, extra="forbid", frozen=True):
@@ -81,11 +83,20 @@ class Evaluation(BaseModel, extra="forbid", frozen=True):
 
 
 def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
-    """Accuracy and mean cross-entropy of (N, C) logits: sums over examples, divided once."""
+    """Accuracy, mean cross-entropy and macro F1 of (N, C) logits: sums over examples, divided once."""
     log_probabilities = log_softmax(logits.astype(np.float64), axis=1)
-    num_correct = int((logits.argmax(1) == labels).sum())
+    predicted, num_classes = logits.argmax(1), logits.shape[1]
+    correct = predicted == labels
     loss = -float(log_probabilities[np.arange(len(labels)), labels].sum())
-    return Score(accuracy=num_correct / len(labels), loss=loss / len(labels))
+    hits, *found = (np.bincount(each, minlength=num_classes) for each in (labels[correct], labels, predicted))
+    f1 = float((2 * hits / np.maximum(sum(found), 1)).mean())
+    return Score(accuracy=int(correct.sum()) / len(labels), loss=loss / len(labels), f1=f1)
+
+
+def is_uneven(labels: NDArray[np.int64], num_classes: int) -> bool:
+    """Whether accuracy alone says little: more than two classes, or one that is rare (under 25%)."""
+    counts = np.bincount(labels, minlength=num_classes)
+    return num_classes > 2 or bool(counts.min() < 0.25 * len(labels))
 
 
 def evaluation_of(

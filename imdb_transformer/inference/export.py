@@ -25,7 +25,9 @@ EXAMPLE = (3, 70)  # batch size and length: numbers that occur nowhere else in t
 
 
 def export(path: Path, output: Path | None = None) -> Path:
-    """Writes a run, or one of its checkpoints, as an ONNX file, by default into the run; returns its path.
+    """Writes a run, or one of its checkpoints, as an ONNX file; returns its path.
+
+    By default it is in the run, or in runs/NAME for one that comes with the package.
 
     Raises ConfigError and RunError.
     """
@@ -37,7 +39,9 @@ def export(path: Path, output: Path | None = None) -> Path:
     if output is not None and (output.suffix != SUFFIX or not output.parent.is_dir()):
         raise ConfigError(f"--output {output}: its name must end in {SUFFIX}, and its folder must exist.")
     opened, folder = run.locate(path)
-    output = output or opened.folder / f"model{SUFFIX}"
+    if output is None:
+        opened.reports.mkdir(parents=True, exist_ok=True)
+        output = opened.reports / f"model{SUFFIX}"
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = TransformerModel(opened, folder, device="cpu")

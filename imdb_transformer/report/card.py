@@ -5,60 +5,72 @@ Reporting"; huggingface.co/docs/hub/model-cards).
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from imdb_transformer import config_file
+from imdb_transformer.evaluation.baseline import yardstick_of
+from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import Evaluation
-from imdb_transformer.report.evaluations import score_rows
+from imdb_transformer.report import summaries
+from imdb_transformer.report.evaluations import class_table, score_rows, side_by_side
 from imdb_transformer.report.page import text_beside
-from imdb_transformer.report.tables import percent
+from imdb_transformer.report.tables import Row, percent
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 FILE_NAME = "README.md"
 IMDB = "stanfordnlp/imdb"  # the hub's name of it
+OF_IMDB = "The reviews belong to their authors and are not part of this repository."
+OF_OTHERS = "The texts are not part of this repository."
 
 
-def write_card(opened: run.Run, evaluation: Evaluation) -> Path:
-    """Writes the card of a classifier into its run, with the scores of an evaluation."""
-    path = opened.reports / FILE_NAME
-    write_whole(path, card(opened, evaluation).encode())
-    return path
+def write_card(opened: run.Run) -> None:
+    """Writes the card of a classifier into its run, if the run was evaluated on test."""
+    if evaluations := measured(opened, "best-test"):
+        write_whole(opened.reports / FILE_NAME, card(opened, evaluations[0]).encode())
 
 
 def card(opened: run.Run, evaluation: Evaluation) -> str:
-    """The card as Markdown."""
+    """The card as Markdown, with this evaluation and those of other reviews."""
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
-    model = config.model
-    recalls = [
-        (label, sum(row), percent(row[i], sum(row)) if sum(row) else "-")
-        for i, (label, row) in enumerate(zip(evaluation.classes, evaluation.confusion, strict=True))
-    ]
+    model, beside = config.model, yardstick_of(opened.folder)
     slices = [(part, f"{s.num_examples:,}", percent(s.accuracy)) for part, s in evaluation.slices.items()]
+    others = {
+        each.split: each
+        for each in measured(opened, "best-*")
+        if " of " in each.split and " + " not in each.checkpoint
+    }
+    source = f"IMDB's labelled training reviews ({IMDB})" if is_imdb else _last(config.data.source)
+    start = (
+        f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
+    )
     return text_beside("card.md").format(
-        head=yaml.safe_dump(_head(name, evaluation, is_imdb=is_imdb), sort_keys=False),
+        head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
         name=_plain(name),
         model=f"{model.num_layers} layers, width {model.width}, {model.attention} attention",
         classes=", ".join(map(_plain, evaluation.classes)),
-        source=f"IMDB's labelled training reviews ({IMDB})" if is_imdb else _last(config.data.source),
-        start=f"Its encoder started from {_last(init_from)}."
-        if init_from
-        else "It started from random weights.",
+        data=f"It was trained on {source}. {start} {OF_IMDB if is_imdb else OF_OTHERS}",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=_rows(score_rows(evaluation)),
-        recalls=_rows(recalls),
+        beside=f"On the validation reviews: {summaries.beside(beside)}."
+        if beside
+        else "It was not compared.",
+        others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
+        per_class=_rows(class_table(evaluation.per_class)[1]),
         slices=_rows(slices),
         config=config_file.dump(config),
     )
 
 
-def _head(name: str, evaluation: Evaluation, *, is_imdb: bool) -> dict[str, Any]:
+def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
     """The YAML head; the hub shows its scores beside the model."""
+    is_imdb = opened.config.data.source == "hub"
     metrics = [{"type": "accuracy", "value": round(evaluation.accuracy, 4)},
                {"type": "f1", "value": round(evaluation.f1, 4)}]  # fmt: skip
     data = {
@@ -67,13 +79,17 @@ def _head(name: str, evaluation: Evaluation, *, is_imdb: bool) -> dict[str, Any]
         "split": evaluation.split,
     }
     result = {"task": {"type": "text-classification"}, "dataset": data, "metrics": metrics}
-    head: dict[str, Any] = {"library_name": "imdb-tx", "pipeline_tag": "text-classification"}
-    if is_imdb:
-        head |= {"language": "en", "datasets": [IMDB]}
+    head: dict[str, Any] = {
+        "library_name": "imdb-tx",
+        "pipeline_tag": "text-classification",
+        "tags": ["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
+        **({"language": "en", "datasets": [IMDB]} if is_imdb else {}),
+        **({"license": "mit"} if opened.is_shipped else {}),
+    }
     return {**head, "metrics": ["accuracy", "f1"], "model-index": [{"name": name, "results": [result]}]}
 
 
-def _rows(rows: list[Any]) -> str:
+def _rows(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(_plain(str(cell)) for cell in row)} |" for row in rows)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from imdb_transformer.evaluation.compare import Comparison
-from imdb_transformer.evaluation.scores import Evaluation
+from imdb_transformer.evaluation.scores import ClassScore, Evaluation
 from imdb_transformer.report.tables import Row, percent, text_table
 
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
@@ -36,16 +36,21 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ]
 
 
+def class_table(per_class: Mapping[str, ClassScore]) -> Table:
+    """The scores of each class."""
+    rows = [
+        (name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f1:.4f}", each.support)
+        for name, each in per_class.items()
+    ]
+    return ("class", "precision", "recall", "F1", "support"), rows
+
+
 def _tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
     slices = [[name, part.num_examples, percent(part.accuracy)] for name, part in evaluation.slices.items()]
     confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
-    classes = [
-        [name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f1:.4f}", each.support]
-        for name, each in evaluation.per_class.items()
-    ]
     tables: list[Table] = [
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
-        (("class", "precision", "recall", "F1", "support"), classes),
+        class_table(evaluation.per_class),
         (("subset", "reviews", "accuracy"), slices),
         (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
     ]

@@ -10,12 +10,13 @@ import numpy as np
 
 from imdb_transformer import config_file
 from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import Answers
 from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
-from imdb_transformer.report import evaluations, figures
+from imdb_transformer.report import evaluations, figures, summaries
 from imdb_transformer.report.page import folded, tiles, write_page
 from imdb_transformer.report.reviews import marked_words, with_breaks
 from imdb_transformer.report.tables import duration, html_table, percent, shortened
@@ -67,6 +68,8 @@ def write_training(folder: Path, num_steps: int) -> Path:
         f'<p class="lead">{status}{left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
         f'<progress value="{so_far.num_steps}" max="{num_steps}"></progress>',
         tiles(scores),
+        *([html_table(*evaluations.class_table(so_far.per_class))] if so_far.per_class else []),
+        *_yardstick(opened),
         figures.grid([figures.losses({name: logged}), figures.accuracies({name: logged}), *more]),
         *_origin(opened),
     ]
@@ -91,6 +94,7 @@ def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> P
             html_table(*evaluations.side_by_side("baseline", baselines)),
         ]
     sections += [
+        *_yardstick(opened),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(answers),
         *_origin(opened),
@@ -133,6 +137,14 @@ def _figures(answers: Answers) -> list[figures.Drawing | None]:
         figures.confusion(evaluation),
         figures.slices(evaluation),
     ]
+
+
+def _yardstick(opened: run.Run) -> list[str]:
+    """How the run stands beside the linear model that its training ended with."""
+    if (measured := yardstick_of(opened.folder)) is None:
+        return []
+    told = summaries.yardstick(measured, str(opened.folder))
+    return ["<h2>Beside a linear model, on validation</h2>", f"<p>{html.escape(told)}</p>"]
 
 
 def _origin(opened: run.Run) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline, Yardstick
-    from imdb_transformer.evaluation.scores import Score
+    from imdb_transformer.evaluation.scores import ClassScore, Score
     from imdb_transformer.store.listing import Listed
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.training.train import TrainingResult
 
 DEMO_NOTE = "note: the demo's model knows a toy grammar and nothing about real reviews."
+MAX_CLASSES = 20  # in a table
 RECIPE = "base.toml"  # for a pretrained encoder
 
 
@@ -114,18 +115,36 @@ def result(ended: "TrainingResult") -> str:
     if ended.kind == "encoder":
         return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {_finetuning(ended.run)}"
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
+    if ended.per_class:
+        lines.append(classes(ended.per_class))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
     return "\n".join([*lines, cost, f"next: {command_line('eval', ended.run)}"])
 
 
-def yardstick(measured: "Yardstick", folder: str) -> str:
-    """How a run compares with a linear model; if that is better, also the command that makes it."""
+def classes(per_class: "Mapping[str, ClassScore]") -> str:
+    """Macro F1 and a table of the classes; of many, those with the lowest F1."""
+    from imdb_transformer.report.evaluations import class_table
+
+    worst = sorted(per_class.items(), key=lambda item: item[1].f1)[:MAX_CLASSES]
+    macro = sum(each.f1 for each in per_class.values()) / len(per_class)
+    many = f" (below: the {MAX_CLASSES} of {len(per_class)} classes with the lowest F1)"
+    which = many if len(worst) < len(per_class) else ""
+    return f"macro F1 {macro:.4f}{which}\n{text_table(*class_table(dict(worst)))}"
+
+
+def beside(measured: "Yardstick") -> str:
+    """How a run compares with a linear model."""
     points = [100 * value for value in (measured.difference, measured.low, measured.high)]
-    line = (
+    return (
         f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the difference is "
         f"{points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
+
+
+def yardstick(measured: "Yardstick", folder: str) -> str:
+    """How a run compares with a linear model; if that is better, also the command that makes it."""
+    line = beside(measured)
     if measured.difference >= 0:
         return line
     command = command_line("baseline", "--config", f"{folder}/config.toml")
@@ -160,11 +179,12 @@ def baseline(made: "Baseline") -> str:
 
 
 def runs(listed: "Sequence[Listed]", folder: Path) -> str:
-    """What `imdb-tx runs` prints: a table, and how to continue what was interrupted."""
-    from imdb_transformer.store.run import COMMANDS
+    """What `imdb-tx runs` prints: a table, how to continue what was interrupted, runs of the package."""
+    from imdb_transformer.store.run import COMMANDS, INFO, SHIPPED
 
+    package = f"with the package: {', '.join(sorted(path.parent.name for path in SHIPPED.glob(f'*/{INFO}')))}"
     if not listed:
-        return f"no runs in {folder}; `imdb-tx train` makes one"
+        return f"no runs in {folder}; `imdb-tx train` makes one\n{package}"
     header = ["run", "started (UTC)", "reviews", "kind", "status", "validation", "MiB"]
     rows = [
         [
@@ -179,7 +199,7 @@ def runs(listed: "Sequence[Listed]", folder: Path) -> str:
         for each in listed
         if each.status in ("interrupted", "killed")
     ]
-    return "\n".join([text_table(header, rows), *unfinished])
+    return "\n".join([text_table(header, rows), *unfinished, package])
 
 
 def command_line(*words: object) -> str:

@@ -105,7 +105,8 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     except PermissionError:  # no damage: another user may read it
         raise
     except (OSError, SafetensorError) as error:
-        raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}.") from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise RunError(f"{path} cannot be read: {reason}.") from None
 
 
 def check_same(expected: "Mapping[str, Tensor]", arrays: Arrays, *, origin: Path) -> None:

@@ -96,9 +96,14 @@ class Run(NamedTuple):
         return self.folder / "checkpoints"
 
     @property
+    def is_shipped(self) -> bool:
+        """Whether it comes with the package. Nothing is written there."""
+        return self.folder.parent == SHIPPED
+
+    @property
     def reports(self) -> Path:
         """Folder for what is written about a run: its own; runs/NAME for one that comes with the package."""
-        return Path("runs") / self.folder.name if self.folder.parent == SHIPPED else self.folder
+        return Path("runs") / self.folder.name if self.is_shipped else self.folder
 
     def checkpoint(self, name: CheckpointName) -> Path:
         """Folder to read a checkpoint from, also while it is being replaced."""
@@ -198,7 +203,12 @@ def open_info(folder: Path) -> RunInfo:
 
 
 def open_run(folder: Path) -> Run:
-    """The run in a folder. Raises RunError if there is no run, or if it is damaged."""
+    """The run in a folder, or, if there is no such folder, the run of this name that comes with the package.
+
+    Raises RunError if there is no run, or if it is damaged.
+    """
+    if _names_shipped(folder):
+        folder = SHIPPED / folder
     info = open_info(folder)
     path = folder / CONFIG
     check_file(folder, info, CONFIG)
@@ -226,25 +236,23 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
 def check_classifies(opened: Run) -> None:
     """Raises RunError for an encoder, which has no classes yet."""
     if opened.info.kind == "encoder":
-        command = f"imdb-tx train --config base.toml --init-from {opened.folder}"
-        raise RunError(
-            f"{opened.folder} was pretrained on text and has no classes yet; fine-tune it: {command}"
-        )
+        name = opened.folder.name if opened.is_shipped else opened.folder
+        command = f"imdb-tx train --config base.toml --init-from {name}"
+        raise RunError(f"{name} was pretrained on text and has no classes yet; fine-tune it: {command}")
 
 
 def locate(path: Path) -> tuple[Run, Path]:
-    """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints.
-
-    `imdb` and `imdb-encoder` name those that come with the package, if there is no such path.
-    """
+    """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path
-    if not path.exists() and (SHIPPED / path / INFO).exists():
-        path = SHIPPED / path
-    if not path.exists():
+    if not path.exists() and not _names_shipped(path):
         raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
     run = open_run(path)
     return run, run.checkpoint("best")
+
+
+def _names_shipped(path: Path) -> bool:
+    return not path.exists() and (SHIPPED / path).is_dir()
 
 
 def _now() -> str:

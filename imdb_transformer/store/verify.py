@@ -16,10 +16,11 @@ def verify(folder: Path) -> dict[str, str]:
     """
     opened = run.open_run(folder)
     hashes = opened.info.file_hashes
-    problems = {name: _problem(run.check_file, folder, opened.info, name) for name in hashes}
-    problems[metrics.FILE_NAME] = _problem(_check_metrics, opened)
+    problems = {name: _problem(run.check_file, opened.folder, opened.info, name) for name in hashes}
+    if not opened.is_shipped:  # comes without
+        problems[metrics.FILE_NAME] = _problem(_check_metrics, opened)
     names = {path.name for path in opened.checkpoints.glob("[!.]*")}
-    for name in sorted(names | _required_checkpoints(opened.info)):
+    for name in sorted(names | _required_checkpoints(opened)):
         # After a kill, a checkpoint of an unfinished run may still have its former name.
         may_move = opened.info.status != "finished" and name in get_args(run.CheckpointName)
         path = opened.checkpoint(name) if may_move else opened.checkpoints / name  # type: ignore[arg-type]
@@ -27,8 +28,9 @@ def verify(folder: Path) -> dict[str, str]:
     return problems
 
 
-def _required_checkpoints(info: run.RunInfo) -> set[str]:
-    if info.kind == "linear" or info.pruned:
+def _required_checkpoints(opened: run.Run) -> set[str]:
+    info = opened.info
+    if info.kind == "linear" or info.pruned or opened.is_shipped:
         return {"best"}
     return {"best", "last"} if info.status == "finished" else {"last"}
 

@@ -52,7 +52,9 @@ def judged(best_by: str, counters: Counters, validation: Score | None) -> Counte
         or counters.step == counters.best_step
     ):
         better = True
-    elif best_by == "accuracy":
+    elif best_by == "f1" and validation.f1 is not None and counters.best.f1 is not None:
+        better = validation.f1 > counters.best.f1
+    elif best_by != "loss":
         better = validation.accuracy > counters.best.accuracy
     else:
         better = validation.loss < counters.best.loss

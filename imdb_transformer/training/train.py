@@ -9,6 +9,7 @@ Several processes started by `torchrun` call the same function and train one run
 """
 
 import shlex
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from os import PathLike
@@ -20,9 +21,11 @@ from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, joined
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError, DataWarning, RunError
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
-from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.evaluation.evaluate import measured
+from imdb_transformer.evaluation.scores import ClassScore, Score
+from imdb_transformer.inference.predictor import LEAST_SHARE
 from imdb_transformer.store import checkpoint, run, tensorboard
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
@@ -38,6 +41,11 @@ from imdb_transformer.training.stop import stop_request
 STEPS_BETWEEN_RELEASES = 50
 SAMPLE = 1000  # reviews that tell how long a piece is
 
+UNKNOWN_WORDS = (
+    "the encoder of {} knows few words of these reviews; those of the package read English film reviews. "
+    "A run from random weights learns your own words: --config scratch.toml --set train.star_weight=0"
+)
+
 Folder = str | PathLike[str]
 
 
@@ -49,6 +57,8 @@ class TrainingResult(BaseModel):
     best_step: int
     num_steps: int
     validation: Score | None
+    per_class: dict[str, ClassScore]
+    """on validation, of the calibrated run, if classes are many or uneven"""
     yardstick: Yardstick | None
     train_seconds: float
     tokens_per_second: float
@@ -127,6 +137,11 @@ def begin(
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     check_space(folder, learner)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
+    length = prepared.tokenizer.characters_per_piece(sample)
+    if init_from := prepared.config.train.init_from:
+        usual = run.locate(Path(init_from))[0].info.characters_per_piece
+        if length < LEAST_SHARE * usual:
+            warnings.warn(UNKNOWN_WORDS.format(init_from), DataWarning, stacklevel=2)
     run.create(
         folder,
         prepared.config,
@@ -136,7 +151,7 @@ def begin(
         corpus_hash=prepared.corpus.content_hash,
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
-        characters_per_piece=prepared.tokenizer.characters_per_piece(sample),
+        characters_per_piece=length,
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         fill=lambda new: save_last(new, learner, Counters()),
     )
@@ -150,6 +165,10 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     """
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
     current = run.open_run(path.parent.parent if from_previous else path)
+    if current.is_shipped:
+        raise RunError(
+            f"{path} comes with the package, finished. A new run may start from it: --init-from {path}"
+        )
     if current.info.kind != kind:
         command = run.COMMANDS.get(current.info.kind)
         hint = (
@@ -210,6 +229,7 @@ def result_of(folder: Folder) -> TrainingResult:
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
+        per_class=next((each.per_class for each in measured(current, "best-validation")), {}),
         yardstick=yardstick_of(current.folder),
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
