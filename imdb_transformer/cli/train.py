@@ -216,4 +216,4 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
-        print(f"{config_file.dump(config)}\n{summaries.estimate(cost)}")
+        print(f"{config_file.dump(config)}\n{summaries.estimate(cost, config.train)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from imdb_transformer.report.tables import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
-    from imdb_transformer.config import TokenizerConfig
+    from imdb_transformer.config import TokenizerConfig, TrainConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline, Yardstick
@@ -70,13 +70,18 @@ def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
     )
 
 
-def estimate(cost: "Estimate") -> str:
+def estimate(cost: "Estimate", options: "TrainConfig") -> str:
     """What `imdb-tx train --dry-run` prints after the config."""
+    reviews = ", ".join(f"{name} {count:,}" for name, count in cost.num_reviews.items())
     parts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in cost.parameters.items())
     resident = cost.resident_bytes
     process = "" if resident is None else f"; about {resident / 2**20:,.0f} MiB for the whole process"
     return (
         f"parameters\n{parts}\n"
+        f"reviews           {reviews}\n"
+        f"batches           of at most {options.batch_tokens:,} tokens; {options.epochs} epochs\n"
+        f"learning rate     up to {options.lr:g} in {options.warmup_fraction:.0%} of the steps, then "
+        f"{options.schedule}\n"
         f"tokens an epoch   {cost.tokens_per_epoch:,}\n"
         f"steps             {cost.steps_per_epoch:,g} an epoch, {cost.num_steps:,} in all\n"
         f"compute           {cost.flops:.2e} FLOPs\n"

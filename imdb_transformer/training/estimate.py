@@ -36,6 +36,8 @@ class Estimate(BaseModel):
 
     hardware: str
     parameters: dict[str, int]
+    num_reviews: dict[str, int]
+    """of each split, those held out included"""
     tokens_per_epoch: int
     """of train, padding not counted"""
     steps_per_epoch: float
@@ -73,6 +75,7 @@ def estimate(prepared: Prepared) -> Estimate:
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
+        num_reviews={name: split.num_rows for name, split in prepared.corpus.manifest.splits.items()},
         tokens_per_epoch=int(train.lengths.sum()),
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
