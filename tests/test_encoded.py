@@ -30,7 +30,7 @@ def test_an_encoded_split_holds_the_ids_of_the_tokenizer(tmp_path: Path, tokeniz
     for i, ids in enumerate(tokenizer.encode(ROWS.texts)):
         assert np.array_equal(split.review(i), ids)
     assert split.labels.tolist() == ROWS.labels
-    whole = [len(ids) for ids in tokenizer.encode_whole(ROWS.texts)]
+    whole = [len(ids) for ids in tokenizer.encode(ROWS.texts, whole=True)]
     cut = [max(0, length - 8) for length in whole]
     report = (split.report.num_tokens, split.report.num_reviews_cut, split.report.num_tokens_cut)
     assert report == (sum(whole), sum(c > 0 for c in cut), sum(cut))

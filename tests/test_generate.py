@@ -75,7 +75,7 @@ def test_the_spelling_of_any_ids_is_whole_utf_8(ids: list[int]) -> None:
 
 
 def test_half_a_letter_is_left_out() -> None:
-    ids = TOKENIZER.encode_whole(["é"])[0].tolist()
+    ids = TOKENIZER.encode(["é"], whole=True)[0].tolist()
     assert len(ids) == 2
     assert TOKENIZER.spelling(ids) == "é"
     assert TOKENIZER.spelling(ids[:1]) == ""
@@ -92,7 +92,7 @@ def test_the_same_seed_writes_the_same_text_and_another_seed_another(causal: Pat
 def test_the_next_token_is_guessed_as_in_training(causal: Path) -> None:
     """From `[MASK]` and the tokens before; of a long text from as many as a review has."""
     model, tokenizer, hardware = load(causal)
-    (ids,) = tokenizer.encode_whole([TEXTS[0] * 5])
+    (ids,) = tokenizer.encode([TEXTS[0] * 5], whole=True)
     for read in ([], ids[:20].tolist(), ids.tolist()):
         inputs = torch.tensor([[MASK_ID, *read[-63:]]])  # of 64
         features = model.encoder(inputs, inputs != PAD_ID, hardware.dtype, direction=1)

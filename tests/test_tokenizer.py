@@ -33,13 +33,13 @@ def test_the_file_alone_gives_the_same_pieces_in_another_program(text: str) -> N
     other = tokenizers.Tokenizer.from_str(TOKENIZER._json)
     printable = text.encode("utf-8", "replace").decode()
     expected = other.encode(printable).ids or TOKENIZER.encode([""])[0].tolist()
-    assert TOKENIZER.encode_whole([text])[0].tolist() == expected
+    assert TOKENIZER.encode([text], whole=True)[0].tolist() == expected
 
 
 def test_an_empty_text_is_one_space_which_no_other_text_holds() -> None:
     (space,) = TOKENIZER.encode([" \n"])[0]
     assert TOKENIZER.pieces([space]) == [SPACE]
-    assert all(space not in ids for ids in TOKENIZER.encode_whole(TEXTS))
+    assert all(space not in ids for ids in TOKENIZER.encode(TEXTS, whole=True))
 
 
 def test_save_then_load_is_identity(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_line_breaks_and_case_do_not_matter() -> None:
 
 def test_long_text_keeps_its_head_and_its_tail() -> None:
     tokenizer = TOKENIZER
-    whole = tokenizer.encode_whole([" ".join(TEXTS[:20])])[0]
+    whole = tokenizer.encode([" ".join(TEXTS[:20])], whole=True)[0]
     cut = tokenizer.cut(whole)
     assert len(whole) > 20
     assert cut.tolist() == [*whole[:15], *whole[-5:]]

@@ -195,7 +195,7 @@ def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
         labels += part.labels
         num_chunks = -(-len(part.texts) // CHUNK)  # more, if texts are long
         for texts in tracked(in_chunks(part.texts, CHUNK), "encoding, block", num_chunks):
-            for ids in tokenizer.encode_whole(texts):
+            for ids in tokenizer.encode(texts, whole=True):
                 num_tokens.append(len(ids))
                 reviews.append(tokenizer.cut(ids).astype(dtype))
     lengths = np.array([len(ids) for ids in reviews], np.int64)

@@ -99,18 +99,15 @@ class Tokenizer:
         cut = f"{self._config.max_length} {self._config.tail_length}\n"
         return hashlib.sha256((cut + self._json).encode()).hexdigest()
 
-    def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text: one at least, `max_length` at most."""
-        return [self.cut(ids) for ids in self.encode_whole(texts)]
-
-    def encode_whole(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text before cutting, one at least."""
+    def encode(self, texts: Sequence[str], *, whole: bool = False) -> list[Ids]:
+        """Ids of each text, one at least, and `max_length` at most unless it is to be `whole`."""
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
-        return [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
+        each = [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
+        return each if whole else [self.cut(ids) for ids in each]
 
     def characters_per_piece(self, texts: Sequence[str]) -> float:
         """The mean length of a piece of texts. Words that training knows are one piece, others several."""
-        num_pieces = sum(len(ids) for ids in self.encode_whole(texts))
+        num_pieces = sum(len(ids) for ids in self.encode(texts, whole=True))
         return sum(map(len, texts)) / max(num_pieces, 1)
 
     def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:

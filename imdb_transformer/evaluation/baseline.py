@@ -73,6 +73,8 @@ def fit(
     regression instead of their support vector machine (Mesnil et al. 2015). Raises DataError if the texts
     have no n-gram in common.
     """
+    from sklearn.feature_extraction.text import TfidfTransformer
+
     counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
     try:
         counts = counter.fit_transform(texts)
@@ -84,8 +86,7 @@ def fit(
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
     if weighting == "tfidf":
-        document_frequency = np.bincount(counts.indices, minlength=len(ngrams))
-        scale = (np.log((1 + len(texts)) / (1 + document_frequency)) + 1).astype(np.float32)
+        scale = TfidfTransformer().fit(counts).idf_.astype(np.float32)
         features = weighted(weighting, counts, scale)
         parts = [_regression(features, target, weighting) for target in targets]
     else:

@@ -202,7 +202,7 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
     encoders = [model for model in predictor.models if isinstance(model, TransformerModel)]
     if encoders:
         limit = encoders[0].max_length
-        cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode_whole(texts)])
+        cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode(texts, whole=True)])
         slices |= {"cut": cut, "not cut": ~cut}
     return slices
 

@@ -56,7 +56,7 @@ def write(
     generator = torch.Generator().manual_seed(seed)
     assert model.spacing is not None
     follows, precedes = model.spacing.cpu()
-    ids = tokenizer.encode_whole([prompt])[0].tolist() if prompt.strip() else []
+    ids = tokenizer.encode([prompt], whole=True)[0].tolist() if prompt.strip() else []
     yield prompt
     word: list[int] = []  # the pieces that are not written yet
     for _ in range(num_tokens):

@@ -119,14 +119,15 @@ class Predictor:
         """
         if isinstance(texts, str):
             return next(self([texts]))
-        return self._predictions(in_chunks(_texts_of(texts), chunk))
+        return (
+            self._prediction(text, row)
+            for part in in_chunks(_texts_of(texts), chunk)
+            for text, row in zip(part, self.probabilities(part).tolist(), strict=True)
+        )
 
-    def _predictions(self, parts: Iterator[list[str]]) -> Iterator[Prediction]:
-        for part in parts:
-            for text, row in zip(part, self.probabilities(part).tolist(), strict=True):
-                best = row.index(max(row)) if self.threshold is None else int(row[1] >= self.threshold)
-                by_name = dict(zip(self.classes, row, strict=True))
-                yield Prediction(self.classes[best], row[best], text, by_name)
+    def _prediction(self, text: str, row: list[float]) -> Prediction:
+        best = row.index(max(row)) if self.threshold is None else int(row[1] >= self.threshold)
+        return Prediction(self.classes[best], row[best], text, dict(zip(self.classes, row, strict=True)))
 
     def probabilities(self, texts: str | Iterable[str]) -> NDArray[np.float64]:
         """(N, C) probabilities of a list or a pandas Series of texts, or (C,) of a text.
