@@ -503,17 +503,19 @@ def test_train_takes_a_file_of_reviews_and_names_the_run_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [f"{word} film number {i},{label}" for i in range(60) for word, label in (("good", 5), ("bad", 1))]
-    (tmp_path / "my.reviews.csv").write_text("\n".join(["body,stars", *rows]))
+    rows = [
+        f"{word} film {i};{stars}" for i in range(60) for word, stars in (("schön", "4,5"), ("öd", "1,0"))
+    ]
+    (tmp_path / "my.reviews.csv").write_bytes("\n".join(["body;stars", *rows, "torn"]).encode("cp1252"))
     small = (
         "model.width=16", "model.num_layers=1", "model.num_heads=2", "model.head_width=8",
         "model.feedforward_width=32", "tokenizer.vocab_size=400", "train.epochs=1", "train.init_from=",
     )  # fmt: skip
     options = [option for key in small for option in ("--set", key)]
-    columns = ("--text-column", "body", "--label-column", "stars")
-    made = imdb_tx("train", "my.reviews.csv", *columns, *options)
+    columns = ("--text-column", "body", "--label-column", "stars", "--encoding", "cp1252")
+    made = imdb_tx("train", "my.reviews.csv", *columns, "--bad-rows", "skip", *options)
     assert made.exit_code == 0, made.output
     opened = run.open_run(tmp_path / "runs" / "my")
-    assert opened.info.classes == ("1", "5")
+    assert opened.info.classes == ("1", "4.5")
     assert opened.config.data.source == "my.reviews.csv"
     assert opened.config.train.optimizer == "muon"  # base.toml's

@@ -9,13 +9,7 @@ from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
-ComparedRuns = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN", help="Runs or checkpoints.", parser=options.run_path,
-        autocompletion=options.complete_runs,
-    ),
-]  # fmt: skip
+ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.TAKES_RUN)]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write a page with their curves together.")
 ]

@@ -11,15 +11,8 @@ from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
-Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN", help=RUNS_HELP, parser=options.run_path, autocompletion=options.complete_runs
-    ),
-]
+Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **options.TAKES_RUN)]
 OTHER = "Other reviews"  # heading of --help
-
-
 SPLIT_HELP = "test, validation or train; all of a --source.  [default: test; a file is measured whole]"
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 
@@ -51,13 +44,10 @@ def evaluate(
 
     Scores, a report with figures and a model card are written into the run.
     """
-    skip = "skip" if bad_rows == "skip" else None
     reading = {
-        "text_column": text_column,
-        "label_column": label_column,
-        "encoding": encoding,
-        "bad_rows": skip,
-    }
+        "text_column": text_column, "label_column": label_column, "encoding": encoding,
+        "bad_rows": bad_rows.removeprefix("fail"),
+    }  # fmt: skip
     if any(reading.values()) and source is None:
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
     from imdb_transformer import hardware

@@ -11,13 +11,7 @@ from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.report import summaries
 
-Source = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN", help="A run, or one of its checkpoints.", parser=options.run_path,
-        autocompletion=options.complete_runs,
-    ),
-]  # fmt: skip
+Source = Annotated[Path, typer.Argument(help="A run, or one of its checkpoints.", **options.TAKES_RUN)]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
 
 
@@ -26,11 +20,7 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: mod
     """imdb-tx export runs/base
 imdb-tx export runs/base --output sentiment.onnx""",
 )
-def export(
-    path: Source,
-    output: Output = None,
-    as_json: options.Json = False,
-) -> None:
+def export(path: Source, output: Output = None, as_json: options.Json = False) -> None:
     """Write a trained model as an ONNX file, for other engines.
 
     predict --run takes the file as well, and needs no torch for it.

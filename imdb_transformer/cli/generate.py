@@ -13,10 +13,9 @@ from imdb_transformer.cli.options import command
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN", help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.",
-        parser=options.run_path, autocompletion=options.complete_runs,
+        help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.", **options.TAKES_RUN
     ),
-]  # fmt: skip
+]
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
 NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
 Temperature = Annotated[

@@ -13,8 +13,16 @@ from typer.exceptions import TyperException
 Rows = Iterable[tuple[str | None, tuple[str, str]]]  # heading, (name, help)
 
 
+def _write_examples(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    del ctx
+    with formatter.section("Examples"):
+        formatter.write_text(f"\b\n{command.epilog}")  # \b: the lines stay as they are
+
+
 class Command(TyperCommand):
     """A command whose help has headings (`rich_help_panel`) and examples (`epilog`)."""
+
+    format_epilog = _write_examples
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """The first paragraph of the help, whole."""
@@ -24,11 +32,6 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, then options by heading."""
         _write_sections(_parameters(self, ctx), formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The examples."""
-        del ctx
-        _write_examples(self, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does it; an unknown option that is a key of the config is answered with --set."""
@@ -48,17 +51,14 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The program: commands by heading."""
 
+    format_epilog = _write_examples
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Commands by heading, then options."""
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         rows = [(each.rich_help_panel, (name, each.get_short_help_str())) for name, each in commands]  # type: ignore[attr-defined]
         _write_sections(rows, formatter)
         _write_sections(_parameters(self, ctx), formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The examples."""
-        del ctx
-        _write_examples(self, formatter)
 
 
 def _parameters(command: TyperCommand | TyperGroup, ctx: Any) -> Rows:
@@ -81,11 +81,6 @@ def _write_sections(rows: Rows, formatter: Any) -> None:
     for heading, section in sorted(sections.items(), key=lambda item: item[0] == "Other"):
         with formatter.section(heading):
             formatter.write_dl(section)
-
-
-def _write_examples(command: TyperCommand | TyperGroup, formatter: Any) -> None:
-    with formatter.section("Examples"):
-        formatter.write_text(f"\b\n{command.epilog}")  # \b: the lines stay as they are
 
 
 def _key_hint(option: str, args: list[str], *, cutoff: float) -> str:

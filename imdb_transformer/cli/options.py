@@ -82,8 +82,9 @@ def _starting_with(names: Callable[[], list[str]]) -> Callable[[str], list[str]]
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-complete_runs = _starting_with(run_names)
 complete_configs = _starting_with(config_names)
+# Of an argument or an option that takes a run.
+TAKES_RUN: Any = {"metavar": "RUN", "parser": run_path, "autocompletion": _starting_with(run_names)}
 
 Config = Annotated[
     str,
@@ -107,11 +108,8 @@ RunDir = Annotated[
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option(
-        metavar="RUN", help="Continue this run; takes no config.", parser=run_path,
-        autocompletion=complete_runs, rich_help_panel=RUN_OPTIONS,
-    ),
-]  # fmt: skip
+    typer.Option(help="Continue this run; takes no config.", rich_help_panel=RUN_OPTIONS, **TAKES_RUN),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what the training costs; train nothing.", rich_help_panel=SPECIAL),

@@ -1,6 +1,7 @@
 """`imdb-tx predict`: classifies reviews, and shows why."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,75 +13,32 @@ from imdb_transformer.errors import ConfigError, RunError
 
 FEW = 32  # texts that take less time without torch than torch takes to import
 
-
+_of_table = partial(typer.Option, rich_help_panel=options.TABLE)
+_why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews; - for lines of stdin.")]
-WHY = "Why"  # heading of --help
-Input = Annotated[
-    Path | None,
-    typer.Option(
-        "--input",
-        metavar="FILE",
-        help="A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file.",
-        rich_help_panel=options.TABLE,
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Where to write the table with predictions.", rich_help_panel=options.TABLE
-    ),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue an unfinished --output.", rich_help_panel=options.TABLE)
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Let --output replace --input.", rich_help_panel=options.TABLE)
-]
+INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
+Input = Annotated[Path | None, _of_table("--input", metavar="FILE", help=INPUT_HELP)]
+Output = Annotated[Path | None, _of_table(metavar="FILE", help="Where to write the table with predictions.")]
+Resume = Annotated[bool, _of_table("--resume", help="Continue an unfinished --output.")]
+Force = Annotated[bool, _of_table("--force", help="Let --output replace --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
-Column = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help=COLUMN_HELP, rich_help_panel=options.TABLE)
-]
+Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
     "A run, checkpoint or exported file. Several answer by their mean.  [default: your newest classifier]"
 )
-RunPaths = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--run", metavar="RUN", help=RUN_HELP, parser=options.run_path, autocompletion=options.complete_runs
-    ),
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P", min=0.0, max=1.0,
-        help="Of two classes: predict the second (pos) from this probability on.",
-    ),
-]  # fmt: skip
+RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **options.TAKES_RUN)]
+THRESHOLD_HELP = "Of two classes: predict the second (pos) from this probability on."
+Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EachClass = Annotated[
     bool, typer.Option("--probabilities", help="Show the probability of each class. JSON always has them.")
 ]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Show which words decided; not with --input.", rich_help_panel=WHY)
-]
+Explain = Annotated[bool, _why("--explain", help="Show which words decided; not with --input.")]
 METHOD_HELP = "Of --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
-ExplainMethod = Annotated[
-    answers.Method | None, typer.Option(metavar="pooling|gradients", help=METHOD_HELP, rich_help_panel=WHY)
-]
-ShowAttention = Annotated[
-    bool, typer.Option("--attention", help="Show which words a head attends to.", rich_help_panel=WHY)
-]
-Layer = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Of --attention, from 1.  [default: the last]", rich_help_panel=WHY),
-]
-Head = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Of --attention, from 1.  [default: the first]", rich_help_panel=WHY),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write --explain or --attention as a page.", rich_help_panel=WHY),
-]
+ExplainMethod = Annotated[answers.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
+ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
+Layer = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the last]")]
+Head = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the first]")]
+Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
 
 
 @command(

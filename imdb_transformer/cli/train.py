@@ -38,16 +38,13 @@ NamedConfig = Annotated[
 OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
 InitFrom = Annotated[
     Path | None,
-    typer.Option(
-        metavar="RUN", help="Start with the encoder of this run.", parser=options.run_path,
-        autocompletion=options.complete_runs, rich_help_panel=OTHERS,
-    ),
-]  # fmt: skip
+    typer.Option(help="Start with the encoder of this run.", rich_help_panel=OTHERS, **options.TAKES_RUN),
+]
 Teachers = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="RUN", help="Learn unlabelled reviews too, as this run sees them. Repeatable.",
-        parser=options.run_path, autocompletion=options.complete_runs, rich_help_panel=OTHERS,
+        help="Learn unlabelled reviews too, as this run sees them. Repeatable.", rich_help_panel=OTHERS,
+        **options.TAKES_RUN,
     ),
 ]  # fmt: skip
 Seeds = Annotated[
@@ -73,6 +70,8 @@ def train(
     source: Source = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
+    encoding: options.Encoding = "",
+    bad_rows: options.OnBadRows = "fail",
     config: NamedConfig = None,
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
@@ -95,6 +94,7 @@ def train(
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
+        "data.encoding": encoding or None, "data.bad_rows": bad_rows.removeprefix("fail") or None,
         "train.init_from": init_from,
     }  # fmt: skip
     from_options = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]

@@ -10,12 +10,7 @@ from imdb_transformer.cli import options
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import RunError
 
-Folder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN", help="A run's folder.", parser=options.run_path, autocompletion=options.complete_runs
-    ),
-]
+Folder = Annotated[Path, typer.Argument(help="A run's folder.", **options.TAKES_RUN)]
 
 
 @command(
@@ -23,10 +18,7 @@ Folder = Annotated[
     """imdb-tx verify runs/base
 imdb-tx verify base --json""",
 )
-def verify(
-    path: Folder,
-    as_json: options.Json = False,
-) -> None:
+def verify(path: Folder, as_json: options.Json = False) -> None:
     """Check every file of a run against its checksum."""
     from imdb_transformer.store.verify import verify as verify_run
 

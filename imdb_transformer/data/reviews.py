@@ -79,8 +79,8 @@ def from_named_labels(
 
 
 def label_name(value: object) -> str | None:
-    """The class of a label: 1, 1.0 and " 1.0 " are the class 1. None if there is no label."""
-    name = "" if value is None else str(value).strip()
+    """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label."""
+    name = "" if value is None else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 
