@@ -161,6 +161,7 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     page = path.read_text()
     for title in ("Loss", "Validation accuracy", "ROC", "Reliability"):
         assert f"<b>{title}</b>" in page
+    assert page.count("</i>") == 2 + 4  # a linear model has no curve of training
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
     assert f'>{100 * pair["difference"]:+.2f}</td><td class="number">{low} to {high}</td>' in page

@@ -110,10 +110,11 @@ def dots(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """The names of the colours, in their order."""
+    """The names of the colours, in their order; an empty one is left out."""
     items = (
-        f'<span class="c{i % COLOURS}"><i></i>{html.escape(name)}</span>' for i, name in enumerate(names)
-    )
+        f'<span class="c{i % COLOURS}"><i></i>{html.escape(name)}</span>'
+        for i, name in enumerate(names) if name
+    )  # fmt: skip
     return f'<div class="legend">{"".join(items)}</div>'
 
 

@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
     content: str
     """an SVG, or a table"""
     names: Sequence[str] = ()
-    """of the colours, if there are several"""
+    """of the colours, if there are several; an empty one is not shown"""
 
 
 def grid(drawings: Iterable[Drawing | None]) -> str:
@@ -67,7 +67,7 @@ def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
     if not drawn:
         return None
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
-    names = ["training", "validation"] if alone else list(by_run)
+    names = ["training", "validation"] if alone else _drawn(by_run)
     svg = charts.curves(drawn, "step", "loss", digits=3)
     return Drawing("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
 
@@ -87,7 +87,12 @@ def accuracies(by_run: Mapping[str, Metrics]) -> Drawing | None:
     y_range = (min(*shown, max(shown) - 1), max(shown))
     svg = charts.curves(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
-    return Drawing("Validation accuracy", description, svg, list(by_run))
+    return Drawing("Validation accuracy", description, svg, _drawn(by_run))
+
+
+def _drawn(by_run: Mapping[str, Metrics]) -> list[str]:
+    """The names of the colours; that of a run without a curve, such as a linear model, is empty."""
+    return [name if metrics else "" for name, metrics in by_run.items()]
 
 
 def course(metrics: Metrics, key: str, title: str) -> Drawing | None:
