@@ -45,7 +45,7 @@ def test_all_commands_print_json(config_path: Path, tmp_path: Path, source: Path
         imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "r", "--json").stdout
     )
     assert {"run", "best_step", "train_seconds", "tokens_per_second"} <= set(trained)
-    assert {"accuracy", "loss"} == set(trained["validation"])
+    assert {"accuracy", "f1", "loss"} == set(trained["validation"])
     evaluated = json.loads(imdb_tx("eval", tmp_path / "r", "--json").stdout)
     assert evaluated["split"] == "test"
     assert {"num_examples", "accuracy", "loss", "roc_auc"} <= set(evaluated)
