@@ -242,5 +242,5 @@ def with_text(
         for i in (~is_good).nonzero()[0]:
             problem = f"more than {MAX_REVIEW_BYTES:,} bytes in" if has_text[i].as_py() else "no"
             bad_row(f"{place(origin, numbers[i])} has {problem} {column!r}")
-        kept = [number for number, good in zip(numbers, is_good, strict=True) if good]
-        yield batch.filter(pa.array(is_good)), kept
+        good_numbers = [number for number, good in zip(numbers, is_good, strict=True) if good]
+        yield batch.filter(pa.array(is_good)), good_numbers

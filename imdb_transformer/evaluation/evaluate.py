@@ -83,11 +83,11 @@ def save(answers: Answers) -> None:
 
 def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
     """The evaluations that were written into a run, such as `best-test`; those that can be read."""
-    found = []
+    evaluations = []
     for path in sorted((opened.reports / "evaluation").glob(f"{name}.json")):
         with suppress(OSError, ValidationError):
-            found.append(Evaluation.model_validate_json(path.read_bytes()))
-    return found
+            evaluations.append(Evaluation.model_validate_json(path.read_bytes()))
+    return evaluations
 
 
 def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Answers:

@@ -88,8 +88,10 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
     predicted, num_classes = logits.argmax(1), logits.shape[1]
     correct = predicted == labels
     loss = -float(log_probabilities[np.arange(len(labels)), labels].sum())
-    hits, *found = (np.bincount(each, minlength=num_classes) for each in (labels[correct], labels, predicted))
-    f1 = float((2 * hits / np.maximum(sum(found), 1)).mean())
+    hits, supports, guesses = (
+        np.bincount(each, minlength=num_classes) for each in (labels[correct], labels, predicted)
+    )
+    f1 = float((2 * hits / np.maximum(supports + guesses, 1)).mean())
     return Score(accuracy=int(correct.sum()) / len(labels), loss=loss / len(labels), f1=f1)
 
 

@@ -11,12 +11,10 @@ checkpoints/last   `--resume` continues from it;  checkpoints/previous   the che
 evaluation/        what `imdb-tx eval` measured, a JSON file a split
 """
 
-import errno
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +28,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
+from imdb_transformer.store.locks import refuse_if_taken
 
 INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
 SOFT_LABELS = "soft_labels.npy"
@@ -146,7 +145,7 @@ def create(
     Raises RunError if the folder holds something.
     """
     check_free(folder)
-    with _refuse_if_taken(folder), new_folder(folder) as temporary:
+    with refuse_if_taken(folder), new_folder(folder) as temporary:
         if soft_labels is not None:
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
@@ -175,18 +174,6 @@ def _environment(hardware: str) -> dict[str, Any]:
             versions[name] = "not installed"
     system = {"platform": platform.platform(), "python": platform.python_version()}
     return {"command": sys.argv, "hardware": hardware, **system, "versions": versions}
-
-
-@contextmanager
-def _refuse_if_taken(folder: Path) -> Iterator[None]:
-    """Turns the system's error into a RunError if another command created the folder in the meantime."""
-    try:
-        yield
-    except OSError as error:
-        is_taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not is_taken or str(folder) not in (error.filename, error.filename2):
-            raise
-        raise RunError(f"Another command created {folder} in the meantime; name another --run-dir.") from None
 
 
 def open_info(folder: Path) -> RunInfo:

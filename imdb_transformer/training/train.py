@@ -182,12 +182,12 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
 def check_same(current: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
-    options, own = config.train, current.config.train
+    options, begun = config.train, current.config.train
     from_reviews = {
-        "epochs": options.epochs or own.epochs,
-        "evals_per_epoch": options.evals_per_epoch if options.epochs else own.evals_per_epoch,
-        "batch_tokens": options.batch_tokens or own.batch_tokens,
-        "init_from": own.init_from if options.init_from == AUTO else options.init_from,
+        "epochs": options.epochs or begun.epochs,
+        "evals_per_epoch": options.evals_per_epoch if options.epochs else begun.evals_per_epoch,
+        "batch_tokens": options.batch_tokens or begun.batch_tokens,
+        "init_from": begun.init_from if options.init_from == AUTO else options.init_from,
     }
     settled = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
     differences = {
