@@ -60,7 +60,9 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     assert "other reviews" in str(imdb_tx(*arguments).exception)
 
 
-def test_teachers_are_asked_once_for_all_seeds(config_path: Path, tmp_path: Path) -> None:
+def test_teachers_are_asked_once_for_all_seeds_and_not_by_a_dry_run(
+    config_path: Path, tmp_path: Path
+) -> None:
     imdb_tx("baseline", "--config", config_path, "--run-dir", tmp_path / "nb")
     arguments = ("train", "--config", config_path, "--teacher", tmp_path / "nb", "--run-dir", tmp_path / "r")
     assert imdb_tx(*arguments, "--seeds", 2).exit_code == 0
@@ -72,6 +74,8 @@ def test_teachers_are_asked_once_for_all_seeds(config_path: Path, tmp_path: Path
     result = imdb_tx(*arguments, "--seeds", 2)
     assert result.exit_code == 0, result.exception
     assert weights(second) == expected
+    again = imdb_tx("train", "--config", config_path, "--teacher", tmp_path / "nb", "--dry-run")
+    assert again.exit_code == 0, again.exception
 
 
 @pytest.mark.parametrize("options", [("--test",), ("--seeds", 2, "--dry-run")])

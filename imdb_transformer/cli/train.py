@@ -210,7 +210,7 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
                 )
             data = config.data.model_copy(update={"data_dir": temporary})
             tried = config.model_copy(update={"data": data})
-        prepared = prepare(tried, kind, choose_hardware(tried, 0), **start)
+        prepared = prepare(tried, kind, choose_hardware(tried, 0), ask_teachers=False, **start)
         cost = estimate(prepared)
     config = prepared.config.model_copy(update={"data": config.data})  # with the steps that follow from them
     if as_json:

@@ -27,12 +27,22 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
 
     Raises DataError if the corpus has no such split.
     """
-    if "unsupervised" not in corpus.manifest.splits:
-        raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
+    texts = _unlabelled(config, corpus)
     predictor = Predictor.load(*teachers, device=config.train.device)
-    texts = encoded.rows_of(config.data, corpus, "unsupervised").texts
     parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
     return np.concatenate(parts).astype(np.float32)
+
+
+def even_labels(config: Config, corpus: Corpus) -> NDArray[np.float32]:
+    """(N, C): equal probabilities, where only the cost of a training is asked and no teacher needs to be."""
+    num_classes = len(corpus.manifest.classes)
+    return np.full((len(_unlabelled(config, corpus)), num_classes), 1 / num_classes, dtype=np.float32)
+
+
+def _unlabelled(config: Config, corpus: Corpus) -> list[str]:
+    if "unsupervised" not in corpus.manifest.splits:
+        raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
+    return encoded.rows_of(config.data, corpus, "unsupervised").texts
 
 
 def with_soft_labels(

@@ -44,13 +44,14 @@ class Prepared(NamedTuple):
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (),
-    soft_labels: SoftLabels = None,
+    soft_labels: SoftLabels = None, ask_teachers: bool = True,
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them, whose encoder starts from `train.init_from` if it is set.
 
-    An encoder to start from brings its tokenizer along. `soft_labels` are these teachers'
-    probabilities for the same reviews; without them the teachers are asked. Raises RunError if the encoder
-    does not fit the config, or if it or a teacher is unfinished or may have seen reviews held out here.
+    An encoder to start from brings its tokenizer along. `soft_labels` are these teachers' probabilities for
+    the same reviews; without them the teachers are asked. `ask_teachers` is false where only the cost of a
+    training matters. Raises RunError if the encoder does not fit the config, or if it or a teacher is
+    unfinished or may have seen reviews held out here.
     """
     config = probe.settled(config, kind, hardware)
     init_from = starting_weights.origin(config)
@@ -62,7 +63,10 @@ def prepare(
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
     if teachers and soft_labels is None:
-        soft_labels = distillation.soft_labels(teachers, config, data.corpus)
+        if ask_teachers:
+            soft_labels = distillation.soft_labels(teachers, config, data.corpus)
+        else:
+            soft_labels = distillation.even_labels(config, data.corpus)
     prepared = _prepared(settled(config, data.splits["train"]), kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
