@@ -13,6 +13,7 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import optimizers as optimizers_module
+from imdb_transformer.training.muon import Muon, orthogonal
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.optimizers import (
     BETA1,
@@ -228,6 +229,35 @@ def test_muon_steps_along_its_momentum_made_orthogonal(
         assert (step * direction).sum() / (step.norm() * direction.norm()) > 0.98
         # Newton and Schulz's iteration leaves singular values of 0.7 to 1.2.
         assert 0.65 < step.norm() / (0.01 * 0.2 * 128**0.5 * direction.norm()) < 1.25
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24)])
+def test_muon_in_bf16_makes_torchs_steps(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), [torch.randn(shape) for _ in range(3)]
+    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    group = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+    mine = Muon([{"params": [ours], **group}], lr=0.02, momentum=0.9, dtype=torch.bfloat16)
+    mine.state[ours] = {"momentum_buffer": torch.zeros(shape)}
+    referee = torch.optim.Muon([{"params": [torchs], **group}], adjust_lr_fn="match_rms_adamw")
+    for gradient in gradients:
+        ours.grad, torchs.grad = gradient.clone(), gradient.clone()
+        mine.step()
+        referee.step()
+        torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
+
+
+def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:
+    config = tiny("train.optimizer=muon")
+    model = make_classifier(config, vocab_size=400, num_classes=2)
+    for dtype in (torch.float32, torch.bfloat16):
+        _, muon = make_learner(model, config, "classifier", dtype).optimizers
+        assert isinstance(muon, Muon)
+        assert muon.dtype == dtype
+    matrix = torch.randn(24, 96)
+    assert orthogonal(matrix, torch.bfloat16).dtype == torch.bfloat16
+    exact, rough = orthogonal(matrix), orthogonal(matrix, torch.bfloat16).float()
+    assert 0 < (exact - rough).norm() / exact.norm() < 0.02
 
 
 def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:

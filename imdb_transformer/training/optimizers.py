@@ -4,9 +4,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from imdb_transformer.config import TrainConfig
+from imdb_transformer.training.muon import Muon
 
 MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
     AdamW: ("exp_avg", "exp_avg_sq"),
@@ -36,12 +37,12 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     return config.lr * factor[config.schedule]
 
 
-def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
+def make_optimizers(
+    model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32
+) -> list[Optimizer]:
     """The optimisers of a model before their first step. Their moments exist already, as zeros.
 
-    With `optimizer = "muon"` the matrices of the blocks are Muon's: each update is their
-    momentum made orthogonal (Jordan et al. 2024), scaled to the size that AdamW's would have (Liu et al.
-    2025, "Muon is scalable for LLM training", 2.2).
+    With `optimizer = "muon"` the matrices of the blocks are Muon's, which computes in `dtype`.
     """
     muons = [p for name, p in model.named_parameters() if _is_muons(name, p, config)]
     others = [p for name, p in model.named_parameters() if not _is_muons(name, p, config)]
@@ -55,7 +56,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     optimizers: list[Optimizer] = [adamw]
     if muons:
         groups = [{"params": muons, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
-        optimizers.append(Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"))
+        optimizers.append(Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, dtype=dtype))
     for optimizer in optimizers:  # torch does it in the first step, but step 0 is saved, too
         for parameter in _parameters(optimizer):
             optimizer.state[parameter] = {

@@ -26,7 +26,7 @@ class Learner(NamedTuple):
     optimizers: list[torch.optim.Optimizer]
     config: Config
     kind: Kind
-    dtype: torch.dtype  # of activations
+    dtype: torch.dtype  # of activations, and of Muon's products
 
 
 class StepResult(NamedTuple):
@@ -43,7 +43,7 @@ class StepResult(NamedTuple):
 def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
     """A learner before its first step."""
     averaged = copy.deepcopy(model) if config.train.ema_decay else model
-    return Learner(model, averaged, make_optimizers(model, config.train), config, kind, dtype)
+    return Learner(model, averaged, make_optimizers(model, config.train, dtype), config, kind, dtype)
 
 
 def train_step(
