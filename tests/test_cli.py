@@ -17,7 +17,7 @@ from imdb_transformer import config_file, hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.store import run
-from imdb_transformer.training import train
+from imdb_transformer.training import estimate, train
 from tests.conftest import accept_config, imdb_tx
 from tests.test_archive import make_archive
 
@@ -92,6 +92,15 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert "epochs = 60" in text  # the number that follows from the reviews
     assert not list(tmp_path.rglob("run.json"))
     assert not (tmp_path / "data").exists()  # nor was anything imported
+
+
+def test_a_dry_runs_time_holds_an_update_for_each_step(
+    config_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 0.0, 2.0])  # to learn a batch, to predict one, to update the weights
+    monkeypatch.setattr(estimate, "_seconds", lambda *_: next(seconds))
+    cost = json.loads(imdb_tx("train", "--config", config_path, "--dry-run", "--json").stdout)["estimate"]
+    assert cost["seconds"] == 2 * cost["num_steps"]
 
 
 def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:

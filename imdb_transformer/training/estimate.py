@@ -1,7 +1,7 @@
 """What a training will cost: parameters, FLOPs, memory and time.
 
 FLOPs and time are measured on forward and backward passes over one batch of the plan, and scaled to the whole
-plan by tokens.
+plan by tokens. An update of the weights takes the same time in each step.
 """
 
 import resource
@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import objective_of
-from imdb_transformer.training.optimizers import num_moments
+from imdb_transformer.training.optimizers import make_optimizers, num_moments
 from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.prepare import Prepared
 
@@ -49,11 +49,11 @@ class Estimate(BaseModel):
     resident_bytes: int | None
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
-    """forward and backward passes, and validations; an optimiser's own share is small"""
+    """steps and validations"""
 
 
 def estimate(prepared: Prepared) -> Estimate:
-    """The cost of a training on this machine. Leaves gradients in the model: do not train it afterwards."""
+    """The cost of a training on this machine. It changes the model's weights: do not train it afterwards."""
     config, hardware, train, model = prepared.config, prepared.hardware, prepared.train, prepared.model
     validation = prepared.validation
     plan = make_plan(config, train)
@@ -72,6 +72,9 @@ def estimate(prepared: Prepared) -> Estimate:
     learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
     to_come = 4 * (num_moments(model, config.train) + (models - 1) * parameters["total"])
     to_come += GAP_BYTES * config.train.batch_tokens
+    resident = None if hardware.device.type == "cuda" else _peak_resident_bytes() + to_come
+    optimizers = make_optimizers(model, config.train, hardware.dtype)
+    update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -81,8 +84,10 @@ def estimate(prepared: Prepared) -> Estimate:
         num_steps=plan.num_steps,
         flops=flops * share,
         memory_bytes=4 * learnt + activations,
-        resident_bytes=None if hardware.device.type == "cuda" else _peak_resident_bytes() + to_come,
-        seconds=seconds * share + answer_seconds * num_validated / batch.num_tokens,
+        resident_bytes=resident,
+        seconds=seconds * share
+        + update_seconds * plan.num_steps
+        + answer_seconds * num_validated / batch.num_tokens,
     )
 
 
@@ -119,7 +124,7 @@ def _predict(prepared: Prepared, batch: Batch) -> None:
     objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
 
 
-def _seconds(work: Callable[[], None], hardware: Hardware) -> float:
+def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
     """Median time of work that is warmed up."""
     timings = []
     for _ in range(NUM_TIMED):
