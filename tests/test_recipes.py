@@ -14,7 +14,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
-from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.evaluation.baseline import make_baseline, yardstick_of
 from imdb_transformer.evaluation.evaluate import CLEAN, answer, evaluate, fit_temperature
 from imdb_transformer.evaluation.scores import expected_calibration_error
 from imdb_transformer.inference.predictor import Predictor
@@ -32,13 +32,16 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     config_path: Path, source: Path, tmp_path: Path
 ) -> None:
     own = Path(shutil.copytree(source, tmp_path / "own"))
-    data = ("--config", config_path, "--set", f"data.source={own}")
+    data = ("--config", config_path, "--set", f"data.source={own}", "--set", "train.yardstick=true")
     arguments = ("train", *data, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
     printed = imdb_tx(*arguments).stdout
     header, rule, row = (line.strip("| ").split(" | ") for line in printed.splitlines()[:3])
     assert f"| recipe | {' | '.join(header)} |" in (ROOT / "README.md").read_text()
     assert len(header) == len(rule) == len(row)
     assert row[0] == "2 seeds"
+    yardsticks = [yardstick_of(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
+    shown = [line.split()[-1] for line in printed.splitlines()[-2:]]
+    assert shown == [f"{100 * each.accuracy:.2f}" for each in yardsticks if each is not None]
     summary = json.loads(imdb_tx(*arguments, "--json").stdout)  # the runs are there: nothing is trained again
     assert summary["runs"] == [str(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
     each = summary["test_accuracy"]["each"]

@@ -172,6 +172,8 @@ def seeds(summary: "SeedsSummary") -> str:
         row["ECE %"] = f"{100 * summary.raw_ece.mean:.2f}, {100 * summary.calibrated_ece.mean:.2f}"
     row |= {"training time": duration(summary.train_seconds), "tokens/s": f"{summary.tokens_per_second:,.0f}"}
     lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
+    if summary.yardstick_accuracy is not None:
+        known["nb on validation %"] = summary.yardstick_accuracy
     columns = [[f"{100 * value:.2f}" for value in spread.each] for spread in known.values()]
     each = list(zip(summary.runs, *columns, strict=True))
     return "\n".join([*lines, "", text_table(["run", *known], each)])

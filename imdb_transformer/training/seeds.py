@@ -29,6 +29,8 @@ class SeedsSummary(BaseModel):
 
     runs: list[str]
     validation_accuracy: Spread | None
+    yardstick_accuracy: Spread | None
+    """of the linear baselines, on validation too"""
     test_accuracy: Spread | None
     clean_test_accuracy: Spread | None
     """on the test reviews that are not in train or validation as well"""
@@ -74,6 +76,7 @@ def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
     return SeedsSummary(
         runs=[result.run for result in results],
         validation_accuracy=_spread(validated),
+        yardstick_accuracy=_spread([each.yardstick.accuracy for each in results if each.yardstick]),
         test_accuracy=_spread([each.accuracy for each in tested]),
         clean_test_accuracy=_spread(clean),
         raw_ece=_spread([each.raw.ece for each in tested]),
