@@ -70,6 +70,8 @@ def prepare(
     prepared = _prepared(settled(config, data.splits["train"]), kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
+        if isinstance(prepared.model, Classifier):
+            probe.fit_head(prepared.model, data.splits["train"], hardware)
     return prepared
 
 

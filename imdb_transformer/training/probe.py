@@ -1,27 +1,35 @@
-"""Which of the package's two encoders some reviews start from: `train.init_from = "auto"`.
+"""What a linear probe of a trained encoder tells (Alain and Bengio 2017), before a training from it.
 
-`imdb` learnt from IMDB's labels how opinions are put, and forgot some of what `imdb-encoder` knows of text.
-A linear probe of each (Alain and Bengio 2017) tells which of them is worth more for the reviews at hand.
+It tells which of the package's two encoders suits some reviews (`train.init_from = "auto"`). `imdb` learnt
+from IMDB's labels how opinions are put, and forgot some of what `imdb-encoder` knows of text. The probe is
+also the head that a training starts with.
 
 Shapes: N reviews, D model width.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
-from imdb_transformer.data.encoded import rows_of
+from imdb_transformer.data.batches import EncodedReview
+from imdb_transformer.data.encoded import EncodedSplit, rows_of
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.store import run
 from imdb_transformer.training import starting_weights
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
 NUM_PROBED = 2000  # rows are in a random order, so the first are a sample
@@ -48,26 +56,55 @@ def probe(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
 
     0 if there are fewer than two classes with a review for each fold.
     """
-    from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_score
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     labels = rows.labels[:NUM_PROBED]
     common = {label for label, count in Counter(labels).items() if count >= NUM_FOLDS}
     if len(common) < 2:
         return 0.0
     texts = [text for text, label in zip(rows.texts, labels, strict=False) if label in common]
-    features = _features(Path(name), config, texts, hardware)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY))
-    truth = np.array([label for label in labels if label in common])
-    return float(cross_val_score(model, features, truth, cv=NUM_FOLDS).mean())
-
-
-def _features(path: Path, config: Config, texts: list[str], hardware: Hardware) -> NDArray[np.float32]:
-    """(N, D), pooled: what the classifier's head would read."""
+    path = Path(name)
     tokenizer = starting_weights.tokenizer_of_origin(path, config)
     model = Classifier(config.model, vocab_size=tokenizer.vocab_size, num_classes=2)
     starting_weights.load_encoder(model, path)
-    model.head = nn.Identity()  # type: ignore[assignment]
-    return logits_of(model.to(hardware.device), tokenizer.encode(texts), hardware)
+    features = _features(model.to(hardware.device), tokenizer.encode(texts), hardware)
+    truth = np.array([label for label in labels if label in common])
+    return float(cross_val_score(_regression(), features, truth, cv=NUM_FOLDS).mean())
+
+
+@torch.no_grad()
+def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None:
+    """Gives the head the weights of a logistic regression on what the encoder makes of the reviews.
+
+    The gradients of a random head would first spoil what the encoder knows (Kumar et al. 2022, "Fine-tuning
+    can distort pretrained features"). A class that the first `NUM_PROBED` reviews lack gets zeros.
+    """
+    labels = train.labels[:NUM_PROBED]
+    if len(set(labels)) < 2:
+        return
+    features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
+    scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
+    slopes = regression.coef_ / scaler.scale_
+    intercepts = regression.intercept_ - slopes @ scaler.mean_
+    if len(regression.classes_) == 2:  # scikit-learn gives the second class's log-odds
+        slopes, intercepts = np.stack([-slopes[0], slopes[0]]) / 2, np.array([-1, 1]) * intercepts / 2
+    model.head.weight.zero_()
+    model.head.bias.fill_(float(intercepts.min()))
+    model.head.weight[regression.classes_] = torch.from_numpy(slopes).float().to(hardware.device)
+    model.head.bias[regression.classes_] = torch.from_numpy(intercepts).float().to(hardware.device)
+
+
+def _regression() -> "Pipeline":
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=500))
+
+
+def _features(model: Classifier, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
+    """(N, D), pooled: what the head reads."""
+    head, model.head = model.head, nn.Identity()  # type: ignore[assignment]
+    features = logits_of(model, reviews, hardware)
+    model.head = head
+    return features
