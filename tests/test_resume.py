@@ -16,8 +16,8 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.verify import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
+from imdb_transformer.training.loop import SIGNALS, stop_request
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.stop import SIGNALS, stop_request
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
 from tests.in_process import Tiny, train, weights
@@ -78,17 +78,17 @@ def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
     config = tiny("train.best_by='loss'")
     whole = train(config, tmp_path / "whole")
 
-    save_last, calls = checkpoints.save_last, itertools.count()
+    save_checkpoint, calls = checkpoints.save_checkpoint, itertools.count()
 
-    def killed(current: run.Run, learner: Learner, counters: Counters) -> None:
-        if next(calls):
+    def killed(opened: run.Run, name: run.CheckpointName, learner: Learner, counters: Counters) -> None:
+        if name == "last" and next(calls):
             raise KeyboardInterrupt
-        save_last(current, learner, counters)
+        save_checkpoint(opened, name, learner, counters)
 
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", stop_after=1)
     killed_run = run.open_run(tmp_path / "run")
-    monkeypatch.setattr(checkpoints, "save_last", killed)
+    monkeypatch.setattr(checkpoints, "save_checkpoint", killed)
     with pytest.raises(KeyboardInterrupt):
         train(config, killed_run.folder)
     monkeypatch.undo()

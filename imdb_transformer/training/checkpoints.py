@@ -45,24 +45,18 @@ class Counters(BaseModel, extra="forbid", frozen=True):
 
 def judged(best_by: str, counters: Counters, validation: Score | None) -> Counters:
     """The counters after a validation. Only a strictly better score is best; a tie keeps the earlier one."""
-    if (
-        validation is None
-        or counters.best is None
-        or best_by == "last"
-        or counters.step == counters.best_step
-    ):
-        better = True
-    elif best_by == "f1" and validation.f1 is not None and counters.best.f1 is not None:
-        better = validation.f1 > counters.best.f1
-    elif best_by != "loss":
-        better = validation.accuracy > counters.best.accuracy
+    step, best = counters.step, counters.best
+    if validation is None or best is None or best_by == "last" or step == counters.best_step:
+        is_better = True
+    elif best_by == "f1" and validation.f1 is not None and best.f1 is not None:
+        is_better = validation.f1 > best.f1
+    elif best_by == "loss":
+        is_better = validation.loss < best.loss
     else:
-        better = validation.loss < counters.best.loss
-    if better:
-        changes: dict[str, Any] = {"best": validation, "best_step": counters.step, "num_evals_since_best": 0}
-    else:
-        changes = {"num_evals_since_best": counters.num_evals_since_best + 1}
-    return counters.model_copy(update=changes)
+        is_better = validation.accuracy > best.accuracy
+    if is_better:
+        return counters.model_copy(update={"best": validation, "best_step": step, "num_evals_since_best": 0})
+    return counters.model_copy(update={"num_evals_since_best": counters.num_evals_since_best + 1})
 
 
 def out_of_patience(config: Config, counters: Counters) -> bool:
@@ -70,107 +64,86 @@ def out_of_patience(config: Config, counters: Counters) -> bool:
     return 0 < config.train.patience <= counters.num_evals_since_best
 
 
-def mark(current: run.Run, status: run.Status, world: World) -> None:
-    """Writes the run's status."""
-    if world.is_first:
-        current.with_status(status)
-
-
-def write_metrics(current: run.Run, lines: list[dict[str, Any]], world: World) -> None:
+def write_metrics(opened: run.Run, lines: list[dict[str, Any]], world: World) -> None:
     """Appends the lines to the run's metrics, and empties the list."""
     if world.is_first and lines:
-        metrics.append(current.folder, lines)
-        if current.config.train.tensorboard:
-            tensorboard.append(current.folder, lines)
+        metrics.append(opened.folder, lines)
+        if opened.config.train.tensorboard:
+            tensorboard.append(opened.folder, lines)
     lines.clear()
 
 
 def save(
-    current: run.Run, learner: Learner, counters: Counters, lines: list[dict[str, Any]], world: World
+    opened: run.Run, learner: Learner, counters: Counters, lines: list[dict[str, Any]], world: World
 ) -> None:
     """Writes the state after a step: lines of metrics, then `best` if this step is the best, then `last`."""
-    write_metrics(current, lines, world)
+    write_metrics(opened, lines, world)
     if world.is_first:
         if counters.best_step == counters.step:
-            save_best(current, learner, counters)
-        save_last(current, learner, counters)
+            save_checkpoint(opened, "best", learner, counters)
+        save_checkpoint(opened, run.LAST, learner, counters)
 
 
-def save_best(current: run.Run, learner: Learner, counters: Counters) -> None:
+def save_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner, counters: Counters) -> None:
+    """Writes `best`; or `last`, which has the training state too, and makes the one before it `previous`."""
+    is_last = name == run.LAST
     checkpoint.save(
-        current.checkpoints / "best",
+        opened.checkpoints / name,
         step=counters.step,
         counters=counters.model_dump(),
-        tokenizer_hash=current.info.tokenizer_hash,
+        tokenizer_hash=opened.info.tokenizer_hash,
         model=checkpoint.arrays_of(learner.averaged.state_dict()),
+        training=checkpoint.arrays_of(training_state(learner)) if is_last else None,
+        former=opened.checkpoints / run.PREVIOUS if is_last else None,
     )
 
 
-def save_last(current: run.Run, learner: Learner, counters: Counters) -> None:
-    """Writes `last`; the one before becomes `previous`."""
-    checkpoint.save(
-        current.checkpoints / run.LAST,
-        step=counters.step,
-        counters=counters.model_dump(),
-        tokenizer_hash=current.info.tokenizer_hash,
-        model=checkpoint.arrays_of(learner.averaged.state_dict()),
-        training=checkpoint.arrays_of(training_state(learner)),
-        former=current.checkpoints / run.PREVIOUS,
-    )
-
-
-def resume(current: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
+def resume(opened: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
     """Loads a checkpoint into the learner and returns its counters. Repairs a write that was killed first."""
     if world.is_first:
-        check_space(current.folder, learner)
-        repair(current)
+        check_space(opened.folder, learner)
+        repair(opened)
     world.wait()
-    counters = load_checkpoint(current, name, learner)
+    counters = load_checkpoint(opened, name, learner)
     world.wait()  # all have read before the first one writes
     if world.is_first:
-        if name == run.PREVIOUS:
-            settle_on_previous(current)
-        metrics.drop_after(current.folder, counters.step)
-        if current.config.train.tensorboard:
-            tensorboard.write_again(current.folder, metrics.read(current.folder))
+        if name == run.PREVIOUS and (opened.checkpoints / run.PREVIOUS).exists():
+            shutil.rmtree(opened.checkpoints / run.LAST)
+            repair(opened)  # `previous` becomes `last`
+        metrics.drop_after(opened.folder, counters.step)
+        if opened.config.train.tensorboard:
+            tensorboard.write_again(opened.folder, metrics.read(opened.folder))
     return counters
 
 
-def repair(current: run.Run) -> None:
+def repair(opened: run.Run) -> None:
     """Finishes or undoes the renames that a kill came between."""
-    recover_folder(current.checkpoints / "best")
-    recover_folder(current.checkpoints / run.LAST, former=current.checkpoints / run.PREVIOUS)
+    recover_folder(opened.checkpoints / "best")
+    recover_folder(opened.checkpoints / run.LAST, former=opened.checkpoints / run.PREVIOUS)
 
 
-def settle_on_previous(current: run.Run) -> None:
-    """Renames `previous` to `last`: training continues from it, and the next save makes a new `previous`."""
-    if (current.checkpoints / run.PREVIOUS).exists():
-        shutil.rmtree(current.checkpoints / run.LAST)
-        repair(current)
-
-
-def load_checkpoint(current: run.Run, name: run.CheckpointName, learner: Learner) -> Counters:
+def load_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner) -> Counters:
     """Loads a checkpoint into the learner and returns its counters.
 
     If a user deleted a damaged `last`, `previous` has been renamed to `last`, and either name loads it.
     Raises RunError if the checkpoint cannot be loaded. The message then names `previous`, if that is whole.
     """
-    moved = name == run.PREVIOUS and not (current.checkpoints / name).exists()
+    moved = name == run.PREVIOUS and not (opened.checkpoints / name).exists()
     try:
-        counters, weights, state = _read(current, current.checkpoint(run.LAST if moved else name), learner)
+        counters, weights, state = _read(opened, opened.checkpoint(run.LAST if moved else name), learner)
     except RunError as error:
-        raise RunError(f"{error}{_offer(current, learner) if name == run.LAST else ''}") from None
+        raise RunError(f"{error}{_offer(opened, learner) if name == run.LAST else ''}") from None
     load_state(learner, weights, state, step=counters.step)
-    return _with_best(current, counters)
+    return _with_best(opened, counters)
 
 
-def _with_best(current: run.Run, counters: Counters) -> Counters:
+def _with_best(opened: run.Run, counters: Counters) -> Counters:
     """The counters with the score of `best`, if a kill came after `best` was written and before `last`.
 
     The steps after it are taken again and may differ, for example with another number of processes.
     """
     try:
-        meta = checkpoint.read_meta(current.checkpoint("best"), tokenizer_hash=current.info.tokenizer_hash)
+        meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
     except RunError:
         return counters  # no step was the best yet
     if meta.step <= counters.step:
@@ -194,9 +167,9 @@ def check_space(folder: Path, learner: Learner) -> None:
         )
 
 
-def _read(current: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Arrays, Arrays]:
+def _read(opened: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Arrays, Arrays]:
     """Counters, weights and training state of a checkpoint that fits the learner. Raises RunError."""
-    meta = checkpoint.read_meta(folder, tokenizer_hash=current.info.tokenizer_hash)
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
     checkpoint.check_same(learner.averaged.state_dict(), weights, origin=folder)
     state = checkpoint.load_arrays(folder, checkpoint.TRAINING, meta)
@@ -204,14 +177,14 @@ def _read(current: run.Run, folder: Path, learner: Learner) -> tuple[Counters, A
     return counters_of(meta), weights, state
 
 
-def _offer(current: run.Run, learner: Learner) -> str:
+def _offer(opened: run.Run, learner: Learner) -> str:
     """How to continue from `previous`; empty if it is not whole."""
-    path = current.checkpoints / run.PREVIOUS
+    path = opened.checkpoints / run.PREVIOUS
     try:
-        counters, _, _ = _read(current, path, learner)
+        counters, _, _ = _read(opened, path, learner)
     except RunError:
         return ""
-    command = run.COMMANDS[current.info.kind]
+    command = run.COMMANDS[opened.info.kind]
     return (
         f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: "
         f"imdb-tx {command} --resume {shlex.quote(str(path))}"

@@ -7,8 +7,11 @@ from it equals the run that was never interrupted, bit for bit.
 
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World
@@ -21,10 +24,10 @@ from imdb_transformer.training.optimizers import learning_rate
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
-from imdb_transformer.training.stop import StopRequest
 from imdb_transformer.training.validation import sample, validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the step is finished and saved, then the run stops
 
 
 class Update(NamedTuple):
@@ -41,19 +44,27 @@ class Update(NamedTuple):
     """what a causal model writes, at each validation; otherwise empty"""
 
 
+class StopRequest:
+    """The signal that asked the training to stop, or None."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+
 def training_loop(
-    run: Run, prepared: Prepared, world: World, stop: StopRequest, *, begin_from: CheckpointName = "last"
+    opened: Run, prepared: Prepared, world: World, stop: StopRequest, *, begin_from: CheckpointName = "last"
 ) -> Iterator[Update]:
     """Trains from a checkpoint of the run to the end; yields after each step.
 
     Raises Interrupted, after saving, when `stop` asks for it. Raises DivergedError when loss, gradient or a
     weight is not finite; the checkpoint `last` is then as it was. The run's status on disk says how it ended.
     """
-    config, hardware = run.config, prepared.hardware
+    config, hardware = opened.config, prepared.hardware
     learner = make_learner(prepared.model.train(), config, prepared.kind, hardware.dtype)
     plan = make_plan(config, prepared.train)
-    counters = checkpoints.resume(run, begin_from, learner, world)
-    checkpoints.mark(run, "running", world)
+    counters = checkpoints.resume(opened, begin_from, learner, world)
+    if world.is_first:
+        opened.with_status("running")
     clock_start = time.perf_counter() - counters.train_seconds
     metrics: list[dict[str, Any]] = []  # lines that are not on disk yet
     try:
@@ -80,9 +91,9 @@ def training_loop(
                     metrics.append({"step": step + 1, "validation": validation.model_dump()})
                 counters = checkpoints.judged(config.train.best_by, counters, validation)
                 counters = counters.model_copy(update={"train_seconds": time.perf_counter() - clock_start})
-                checkpoints.save(run, learner, counters, metrics, world)
+                checkpoints.save(opened, learner, counters, metrics, world)
             elif len(metrics) >= STEPS_BETWEEN_WRITES:
-                checkpoints.write_metrics(run, metrics, world)
+                checkpoints.write_metrics(opened, metrics, world)
             rate = result.num_tokens / (now - began)
             text = sample(learner, prepared) if saves else ""
             yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves, text)
@@ -91,34 +102,63 @@ def training_loop(
             asked = result.stop if world.size > 1 else stop.signal
             if asked and counters.step < plan.num_steps and all_finite(learner.averaged):
                 if not saves:
-                    checkpoints.save(run, learner, counters, metrics, world)
-                raise _interrupted(run, step + 1, plan.num_steps, world, stop)
+                    checkpoints.save(opened, learner, counters, metrics, world)
+                raise _interrupted(opened, step + 1, plan.num_steps, world, stop)
     except DivergedError as error:
         metrics.append({"step": step + 1, "diverged": str(error)})
-        checkpoints.write_metrics(run, metrics, world)
-        raise _diverged(run, error, world) from None
+        checkpoints.write_metrics(opened, metrics, world)
+        raise _diverged(opened, error, world) from None
     if world.is_first:
-        conclude(run).with_status("finished")
+        conclude(opened).with_status("finished")
     world.wait()
 
 
-def _diverged(run: Run, error: DivergedError, world: World) -> DivergedError:
+def _diverged(opened: Run, error: DivergedError, world: World) -> DivergedError:
     """Marks the run as diverged, and returns the error to raise."""
-    checkpoints.mark(run, "diverged", world)
+    if world.is_first:
+        opened.with_status("diverged")
     return DivergedError(
-        f"Training diverged: {error}. The last good checkpoint is {run.checkpoint('last')}. "
+        f"Training diverged: {error}. The last good checkpoint is {opened.checkpoint('last')}. "
         "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
     )
 
 
-def _interrupted(run: Run, step: int, num_steps: int, world: World, stop: StopRequest) -> Interrupted:
+def _interrupted(opened: Run, step: int, num_steps: int, world: World, stop: StopRequest) -> Interrupted:
     """Marks the run as interrupted, and returns the error to raise."""
-    checkpoints.mark(run, "interrupted", world)
+    if world.is_first:
+        opened.with_status("interrupted")
     world.wait()  # until the first process has written
     number = stop.signal or signal.SIGTERM  # another process received it
     by = "" if number == signal.SIGINT else f" by {number.name}"
-    command = f"imdb-tx {COMMANDS[run.info.kind]} --resume {shlex.quote(str(run.folder))}"
+    command = f"imdb-tx {COMMANDS[opened.info.kind]} --resume {shlex.quote(str(opened.folder))}"
     return Interrupted(
         f"Stopped{by} at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}",
         exit_code=128 + number,
     )
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Turns the first signal into a request to stop. A Ctrl-C after it stops the program at once.
+
+    A second SIGTERM does not: stopping a group of processes may send it twice, directly and through torchrun.
+    Outside the main thread nothing is caught, as Python handles signals only in the main thread.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del frame
+        request.signal = signal.Signals(number)
+        signal.signal(signal.SIGINT, previous[signal.SIGINT])
+
+    for number in SIGNALS:
+        signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

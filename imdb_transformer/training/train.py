@@ -30,12 +30,11 @@ from imdb_transformer.store import checkpoint, run, tensorboard
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import starting_weights
-from imdb_transformer.training.checkpoints import Counters, check_space, counters_of, save_last
-from imdb_transformer.training.loop import Update, training_loop
+from imdb_transformer.training.checkpoints import Counters, check_space, counters_of, save_checkpoint
+from imdb_transformer.training.loop import Update, stop_request, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
-from imdb_transformer.training.stop import stop_request
 
 # Pretraining then stays below 1.5 GiB, and the time does not show (configs/EXPERIMENTS.md).
 STEPS_BETWEEN_RELEASES = 50
@@ -105,14 +104,14 @@ def training_steps(
         if begins and world.is_first:
             prepared = begin(config, path, kind, origins, soft_labels, gpu=world.gpu)
         world.wait()
-        current, begin_from = run_to_continue(path, kind)
+        opened, begin_from = run_to_continue(path, kind)
         if not begins and config is not None:
-            check_same(current, config, origins)
-        if current.info.status == "finished" and begin_from == run.LAST:
+            check_same(opened, config, origins)
+        if opened.info.status == "finished" and begin_from == run.LAST:
             return
-        prepared = prepared or prepare_again(current, choose_hardware(current.config, world.gpu))
-        with locked(current.folder) if world.is_first else nullcontext(), stop_request() as stop:
-            for update in training_loop(current, prepared, world, stop, begin_from=begin_from):
+        prepared = prepared or prepare_again(opened, choose_hardware(opened.config, world.gpu))
+        with locked(opened.folder) if world.is_first else nullcontext(), stop_request() as stop:
+            for update in training_loop(opened, prepared, world, stop, begin_from=begin_from):
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and prepared.hardware.device.type == "cpu":
                     hardware.release_freed_memory()
@@ -153,7 +152,7 @@ def begin(
         soft_labels=prepared.soft_labels,
         characters_per_piece=length,
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
-        fill=lambda new: save_last(new, learner, Counters()),
+        fill=lambda new: save_checkpoint(new, run.LAST, learner, Counters()),
     )
     return prepared
 
@@ -164,25 +163,25 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     Raises RunError if the run is of another kind.
     """
     from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
-    current = run.open_run(path.parent.parent if from_previous else path)
-    if current.is_shipped:
+    opened = run.open_run(path.parent.parent if from_previous else path)
+    if opened.is_shipped:
         raise RunError(
             f"{path} comes with the package, finished. A new run may start from it: --init-from {path}"
         )
-    if current.info.kind != kind:
-        command = run.COMMANDS.get(current.info.kind)
+    if opened.info.kind != kind:
+        command = run.COMMANDS.get(opened.info.kind)
         hint = (
-            f"continue it with: imdb-tx {command} --resume {shlex.quote(str(current.folder))}"
+            f"continue it with: imdb-tx {command} --resume {shlex.quote(str(opened.folder))}"
             if command
             else "it is finished"
         )
-        raise RunError(f"{current.folder} was made by another command; {hint}.")
-    return current, run.PREVIOUS if from_previous else run.LAST
+        raise RunError(f"{opened.folder} was made by another command; {hint}.")
+    return opened, run.PREVIOUS if from_previous else run.LAST
 
 
-def check_same(current: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
+def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
-    options, begun = config.train, current.config.train
+    options, begun = config.train, opened.config.train
     from_reviews = {
         "epochs": options.epochs or begun.epochs,
         "evals_per_epoch": options.evals_per_epoch if options.epochs else begun.evals_per_epoch,
@@ -191,14 +190,14 @@ def check_same(current: run.Run, config: Config, teachers: tuple[Path, ...]) -> 
     }
     settled = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
     differences = {
-        "with another config": current.config != settled,
-        "of another encoder or --teacher": current.info.origin_hash
+        "with another config": opened.config != settled,
+        "of another encoder or --teacher": opened.info.origin_hash
         != starting_weights.origin_hash(settled, teachers),
-        "on other reviews": corpus.ensure(config.data)[0].content_hash != current.info.corpus_hash,
+        "on other reviews": corpus.ensure(config.data)[0].content_hash != opened.info.corpus_hash,
     }
     for difference, exists in differences.items():
         if exists:
-            raise RunError(f"{current.folder} is a run {difference}; name another --run-dir.")
+            raise RunError(f"{opened.folder} is a run {difference}; name another --run-dir.")
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
@@ -211,26 +210,26 @@ def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
 
 def describe(folder: Folder, world: World) -> str:
     """One line for people: a run's folder, and what it is trained on."""
-    current, _ = run.locate(Path(folder))
-    chosen = hardware.choose(current.config.train, gpu=world.gpu)
+    opened, _ = run.locate(Path(folder))
+    chosen = hardware.choose(opened.config.train, gpu=world.gpu)
     processes = f", {world.size} processes" if world.size > 1 else ""
-    return f"{current.folder} on {chosen.describe()}{processes}"
+    return f"{opened.folder} on {chosen.describe()}{processes}"
 
 
 def result_of(folder: Folder) -> TrainingResult:
     """How a run ended, from its last checkpoint; `folder` may be its checkpoint `previous`."""
-    current, _ = run.locate(Path(folder))
-    name: run.CheckpointName = "best" if current.info.pruned else run.LAST
-    meta = checkpoint.read_meta(current.checkpoint(name), tokenizer_hash=current.info.tokenizer_hash)
+    opened, _ = run.locate(Path(folder))
+    name: run.CheckpointName = "best" if opened.info.pruned else run.LAST
+    meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=opened.info.tokenizer_hash)
     counters = counters_of(meta)
     return TrainingResult(
-        run=str(current.folder),
-        kind=current.info.kind,
+        run=str(opened.folder),
+        kind=opened.info.kind,
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
-        per_class=next((each.per_class for each in measured(current, "best-validation")), {}),
-        yardstick=yardstick_of(current.folder),
+        per_class=next((each.per_class for each in measured(opened, "best-validation")), {}),
+        yardstick=yardstick_of(opened.folder),
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
     )
