@@ -16,7 +16,7 @@ from imdb_transformer.model import plain
 from imdb_transformer.model.encoder import Block, Encoder
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training import objectives
-from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, random_tokens
+from imdb_transformer.training.objectives import GUESSES, pretraining, random_tokens
 from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import Batch, gather
 from imdb_transformer.training.prepare import prepare
@@ -141,7 +141,7 @@ def test_every_parameter_gets_a_gradient(objective: str) -> None:
     model = a_model(objective, small()).train()
     ids, _ = a_batch([9, 12], 12)
     config = Config(pretrain=PretrainConfig(objective=objective))  # type: ignore[arg-type]
-    OBJECTIVES[objective](model, batch_of(ids), config, torch.float32, 0.5)["loss"][0].backward()
+    pretraining(model, batch_of(ids), config, torch.float32, 0.5)["loss"][0].backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name

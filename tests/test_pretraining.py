@@ -18,7 +18,7 @@ from imdb_transformer.model import language
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import objectives, validation
-from imdb_transformer.training.objectives import masked, masked_tokens, random_tokens
+from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
 from imdb_transformer.training.plan import Batch, gather
 from imdb_transformer.training.prepare import make_language_model, prepare
 from imdb_transformer.training.step import Learner, train_step
@@ -204,7 +204,9 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
         monkeypatch.setattr(language, "SIZE_MULTIPLE", multiple)
         model, batch = a_model(num_candidates=16)
         torch.manual_seed(1)
-        taken = masked(model.eval(), batch, Config(), torch.float32, 1.0)  # no dropout, which draws by size
+        taken = pretraining(
+            model.eval(), batch, Config(), torch.float32, 1.0
+        )  # no dropout, which draws by size
         taken["loss"][0].backward()
         figures.append((taken, [p.grad for p in model.parameters()]))
     exact, rounded = figures
@@ -272,7 +274,7 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     model, _ = a_model()
     config = Config(train=TrainConfig(ema_decay=0.0))
     batch = batch_of(torch.full((2, 1), MASK_ID))
-    loss, _ = masked(model, batch, config, torch.float32, 0.0)["loss"]
+    loss, _ = pretraining(model, batch, config, torch.float32, 0.0)["loss"]
     assert loss.item() == 0
     loss.backward()
     optimizer = torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])
@@ -293,7 +295,7 @@ def test_the_masked_share_changes_in_a_line_and_divides_the_loss(monkeypatch: py
     monkeypatch.setattr(model, "sampled", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
     config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
     for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
-        metrics = masked(model, batch, config, torch.float32, progress)
+        metrics = pretraining(model, batch, config, torch.float32, progress)
         assert shares[-1] == pytest.approx(expected)
         loss, count = metrics.pop("loss")
         assert loss.item() == pytest.approx(6 / expected)

@@ -112,7 +112,7 @@ def _padded(lengths: Any) -> int:
 
 def _learn(prepared: Prepared, batch: Batch) -> None:
     """A forward and a backward pass in training."""
-    objective, model = objective_of(prepared.kind, prepared.config), prepared.model.train()
+    objective, model = objective_of(prepared.kind), prepared.model.train()
     loss, count = objective(model, batch, prepared.config, prepared.hardware.dtype, 0.0)["loss"]
     (loss / count).backward()
 
@@ -120,7 +120,7 @@ def _learn(prepared: Prepared, batch: Batch) -> None:
 @torch.inference_mode()
 def _predict(prepared: Prepared, batch: Batch) -> None:
     """A forward pass as validation does it: no word is dropped."""
-    objective, model = objective_of(prepared.kind, prepared.config), prepared.model.eval()
+    objective, model = objective_of(prepared.kind), prepared.model.eval()
     objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
 
 

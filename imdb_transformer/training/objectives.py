@@ -1,4 +1,4 @@
-"""What training minimises: an objective is a function of a model and a batch, chosen by name.
+"""What training minimises: an objective is a function of a model and a batch.
 
 `progress` is the share of all steps that is done, 0 to 1. An objective gives metrics by name, each as its
 sum over the batch and the count that divides the sum. Training follows the gradient of `loss`. Sums and
@@ -58,21 +58,26 @@ def classification(
     return metrics
 
 
-def masked(
+def pretraining(
     model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
 ) -> Metrics:
-    """Cross-entropy of the tokens behind `[MASK]` (Devlin et al. 2019, 3.1).
+    """Cross-entropy of the tokens that `pretrain.objective` has the model guess (`GUESSES`).
 
-    `loss` divides by the expected number of masked tokens, which does not depend on the draw; `masked_loss`
-    divides by their actual number.
+    For masked tokens `loss` divides by their expected number, which does not depend on the draw, and
+    `masked_loss` by their actual number.
     """
-    share = mask_share(config, progress)
-    features, targets, num_masked = masked_tokens(model, batch, dtype, share)
-    loss, num_correct = model.sampled(features, targets, num_masked)
+    objective, share = config.pretrain.objective, 1.0
+    if objective in ("masked", "denoise"):  # the share changes in a line (Ankner et al. 2024)
+        first, last = config.pretrain.mask_fraction, config.pretrain.final_mask_fraction
+        share = first + progress * (last - first)
+    features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
+    loss, num_correct = model.sampled(features, targets, num_guessed)
+    if objective != "masked":
+        return {"loss": (loss, num_guessed), "token_accuracy": (num_correct, num_guessed)}
     return {
         "loss": (loss / share, batch.num_tokens),
-        "masked_loss": (loss, num_masked),
-        "masked_accuracy": (num_correct, num_masked),
+        "masked_loss": (loss, num_guessed),
+        "masked_accuracy": (num_correct, num_guessed),
     }
 
 
@@ -80,66 +85,41 @@ def masked_tokens(
     model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
     generator: torch.Generator | None = None,
 ) -> Guesses:  # fmt: skip
-    """A random `share` of the tokens is hidden behind `[MASK]` and guessed."""
+    """A random `share` of the tokens is hidden behind `[MASK]` and guessed (Devlin et al. 2019, 3.1)."""
     hidden = random_tokens(batch, share, generator)
     rows, num_guessed = rows_of(hidden)
     features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype, rows)
     return features, batch.ids.flatten()[rows], num_guessed
 
 
-def causal(
-    model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, _progress: float
-) -> Metrics:
-    """Cross-entropy of each token, given those before it (Radford et al. 2018, 3.1), or those after it."""
-    direction = 1 if config.pretrain.objective == "causal" else -1
-    features, targets, number = next_tokens(model, batch, dtype, 1.0, direction=direction)
-    loss, num_correct = model.sampled(features, targets, number)
-    return {"loss": (loss, number), "token_accuracy": (num_correct, number)}
-
-
 def next_tokens(
     model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
     generator: torch.Generator | None = None, *, direction: int = 1,
 ) -> Guesses:  # fmt: skip
-    """A random `share` of the tokens is guessed, each from those before it, or with -1 from those after it.
+    """A random `share` of the tokens is guessed, each from those before it (Radford et al. 2018, 3.1).
 
-    The first one is guessed from `[MASK]`. No piece stands for the end: the model does not learn where a
-    review ends.
+    With `direction` -1 it is guessed from those after it. The first one is guessed from `[MASK]`. No piece
+    stands for the end: the model does not learn where a review ends.
     """
     rows, num_guessed = rows_of(random_tokens(batch, share, generator))
     features = model.encoder(shifted(batch, direction), batch.mask, dtype, rows, direction)
     return features, batch.ids.flatten()[rows], num_guessed
 
 
-def denoise(
-    model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
-) -> Metrics:
-    """Cross-entropy of tokens of the review that a decoder rewrites (Lewis et al. 2020, "BART").
-
-    The encoder reads the review with a share of its tokens hidden behind `[MASK]`, as in `masked`.
-    """
-    features, targets, number = rewritten_tokens(model, batch, dtype, mask_share(config, progress))
-    loss, num_correct = model.sampled(features, targets, number)
-    return {"loss": (loss, number), "token_accuracy": (num_correct, number)}
-
-
 def rewritten_tokens(
     model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float,
     generator: torch.Generator | None = None,
 ) -> Guesses:  # fmt: skip
-    """The decoder guesses some tokens, hidden or not, from those before them and the encoder's features."""
+    """A decoder rewrites the review (Lewis et al. 2020, "BART"); the encoder reads it as in `masked_tokens`.
+
+    It guesses some tokens, hidden or not, from those before them and the encoder's features.
+    """
     assert model.decoder is not None
     hidden = random_tokens(batch, share, generator)
     memory = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
     rows, num_guessed = rows_of(random_tokens(batch, REWRITTEN, generator))
     written = model.encoder.embedding(shifted(batch), dtype)
     return model.decoder(written, memory, batch.mask, rows), batch.ids.flatten()[rows], num_guessed
-
-
-def mask_share(config: Config, progress: float) -> float:
-    """The share of tokens to hide, which changes in a line as training goes on (Ankner et al. 2024)."""
-    options = config.pretrain
-    return options.mask_fraction + progress * (options.final_mask_fraction - options.mask_fraction)
 
 
 def shifted(batch: Batch, direction: int = 1) -> Tensor:
@@ -164,13 +144,6 @@ def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
     return rounded_up(rows), len(rows)
 
 
-OBJECTIVES: dict[str, Callable[..., Metrics]] = {
-    "classification": classification,
-    "masked": masked,
-    "causal": causal,
-    "causal_backward": causal,
-    "denoise": denoise,
-}
 GUESSES: dict[str, Callable[..., Guesses]] = {
     "masked": masked_tokens,
     "causal": next_tokens,
@@ -180,6 +153,6 @@ GUESSES: dict[str, Callable[..., Guesses]] = {
 """What each objective of pretraining guesses"""
 
 
-def objective_of(kind: Kind, config: Config) -> Callable[..., Metrics]:
+def objective_of(kind: Kind) -> Callable[..., Metrics]:
     """What a run of a kind minimises."""
-    return OBJECTIVES["classification" if kind == "classifier" else config.pretrain.objective]
+    return classification if kind == "classifier" else pretraining

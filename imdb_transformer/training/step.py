@@ -57,8 +57,7 @@ def train_step(
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     lr = learning_rate(config, step, num_steps)
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    objective = objective_of(learner.kind, learner.config)
-    metrics = objective(model, batch, learner.config, learner.dtype, step / num_steps)
+    metrics = objective_of(learner.kind)(model, batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
     result, num_units = _summed(metrics, gradients, batch, world, stop)
