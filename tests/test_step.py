@@ -13,14 +13,15 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import optimizers as optimizers_module
-from imdb_transformer.training.muon import Muon, orthogonal
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.optimizers import (
     BETA1,
+    Muon,
     learning_rate,
     make_optimizers,
     moments,
     num_moments,
+    orthogonal,
 )
 from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.prepare import make_classifier
