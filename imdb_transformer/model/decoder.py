@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias
 from imdb_transformer.model.encoder import FeedForward
-from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, select
-from imdb_transformer.model.positions import rotary_table, rotate
+from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, rotate, select
 
 
 class Decoder(nn.Module):

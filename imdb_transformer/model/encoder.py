@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias
-from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, select
-from imdb_transformer.model.positions import rotary_table, sinusoids
+from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, select, sinusoids
 
 PADDING_INDEX = 0
 FIRST, SECOND, PRIME = (

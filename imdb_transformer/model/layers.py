@@ -1,13 +1,17 @@
-"""Linear map, layer norm and dropout for fp32 weights and activations in fp32 or bf16.
+"""Linear map, layer norm, dropout and positions, for fp32 weights and activations in fp32 or bf16.
 
 The weights stay in fp32, in which small updates are not lost. Each layer casts them to the type of its input.
 That is mixed precision (Micikevicius et al. 2018) without autocast, which would cast activations back and
 forth between layers.
+
+Shapes: B batch, L length, R selected positions, H heads, K head width, D model width.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+BASE = 10_000.0  # wavelengths range from 2π to 2π times this
 
 
 class Linear(nn.Linear):
@@ -56,3 +60,35 @@ class Dropout(nn.Module):
 def select(x: Tensor, rows: Tensor | None) -> Tensor:
     """(B, L, D) -> (R, D) at the positions `rows` (R,), counted over the whole batch; all of x for None."""
     return x if rows is None else x.flatten(0, 1).index_select(0, rows)
+
+
+def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
+    """(L, D) with sin and cos of each position at D/2 wavelengths (Vaswani et al. 2017, 3.5).
+
+    An odd width drops the last cosine.
+    """
+    angle = _angles(length, (width + 1) // 2, 2 / width, device)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
+
+
+def rotary_table(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """(2, L, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34)."""
+    angle = _angles(length, head_width // 2, 2 / head_width, device)
+    cosine, sine = angle.cos(), angle.sin()
+    both = torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)])
+    return both.to(dtype)
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """(..., L, K) with channel pairs (i, i + K/2) turned by an angle that grows with the position.
+
+    The product of two such vectors depends on their distance, not on their positions.
+    """
+    cosine, sine = rotation
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, dims=-1), sine)
+
+
+def _angles(length: int, count: int, step: float, device: torch.device) -> Tensor:
+    """(L, count): position / BASE^(i step)."""
+    frequency = BASE ** (-step * torch.arange(count, device=device, dtype=torch.float32))
+    return torch.arange(length, device=device, dtype=torch.float32)[:, None] * frequency
