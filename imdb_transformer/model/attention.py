@@ -34,8 +34,7 @@ class SelfAttention(nn.Module):
         `bias` comes from `attention_bias`, `rotation` from `rotary_table`. Without `rotation` the heads do
         not know the order of the tokens.
         """
-        qkv = self.project_in(x).unflatten(-1, (3, self.num_heads, self.head_width))
-        q, k, v = qkv.permute(2, 3, 0, 1, 4).contiguous().unbind()  # (H, B, L, K) each, copied once
+        q, k, v = in_heads(self.project_in(x), self.num_heads, self.head_width)  # (H, B, L, K) each
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         q = q * (1 / math.sqrt(self.head_width))
@@ -50,6 +49,11 @@ class SelfAttention(nn.Module):
         heads = (weights @ v).flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
         heads = heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])  # (B, L, HK)
         return self.project_out(select(heads, rows))
+
+
+def in_heads(x: Tensor, num_heads: int, head_width: int) -> tuple[Tensor, ...]:
+    """(B, L, nHK) -> n of (H, B, L, K), copied once."""
+    return x.unflatten(-1, (-1, num_heads, head_width)).permute(2, 3, 0, 1, 4).contiguous().unbind()
 
 
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype, direction: int = 0) -> Tensor:
