@@ -8,7 +8,7 @@ import torch
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.attention import attention, weights_of
+from imdb_transformer.inference.explanation import attention, weights_of
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention
 from imdb_transformer.model.encoder import Encoder

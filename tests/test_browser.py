@@ -12,7 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from imdb_transformer.inference.attention import attention
+from imdb_transformer.inference.explanation import attention
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx

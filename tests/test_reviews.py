@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imdb_transformer.inference.attention import Attention
-from imdb_transformer.inference.explanation import Explanation, WordShare, words_of
+from imdb_transformer.inference.explanation import Attention, Explanation, WordShare, words_of
 from imdb_transformer.inference.predictor import Prediction
 from imdb_transformer.report import reviews
 

@@ -97,8 +97,7 @@ def _show(predictions: "Iterable[Prediction]", asked: Asked) -> None:
 
 
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
-    from imdb_transformer.inference.attention import all_heads, attention
-    from imdb_transformer.inference.explanation import explain
+    from imdb_transformer.inference.explanation import all_heads, attention, explain
     from imdb_transformer.report import reviews
 
     has_colours = terminal.has_colours(sys.stdout)

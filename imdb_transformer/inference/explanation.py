@@ -1,4 +1,6 @@
-"""Which words decided: a review's logit difference, divided among its words.
+"""Which words decided about a review, and what each of its words attended to.
+
+`explain` divides a review's logit difference among its words.
 
 With max-pooling the division is exact. Each pooled channel comes from one position, and the head is linear.
 So the difference of two logits is a sum over positions, plus a bias. But the features of a position also
@@ -9,7 +11,9 @@ text, whose embeddings are zero, to this text. A bigram's vector counts for its 
 Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
 pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
 
-Shapes: L length, D model width, C classes, S steps.
+`attention` shows the attention weights of a layer and head, by words.
+
+Shapes: L length, D model width, C classes, H heads, S steps, W words.
 """
 
 import bisect
@@ -19,12 +23,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
 from imdb_transformer.model.classifier import pool
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.windows import by_position
 
 Method = Literal["pooling", "gradients"]
 BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)
@@ -154,3 +162,65 @@ def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[st
     if -1 not in index:
         return words, index
     return [("", 0), *words], [i + 1 for i in index]
+
+
+class Attention(NamedTuple):
+    """(W, W) weights. Row i says how much word i attended to each word; it sums to 1."""
+
+    layer: int
+    head: int
+    words: list[str]
+    weights: NDArray[np.float64]
+
+    def record(self) -> dict[str, Any]:
+        """Its fields by name, as JSON takes them."""
+        return {**self._asdict(), "weights": self.weights.round(6).tolist()}
+
+
+def attention(predictor: Predictor, text: str, *, layer: int | None = None, head: int = 1) -> Attention:
+    """The weights of a layer (by default the last) and head, both counted from 1.
+
+    If a word has several pieces, its row is the mean of their rows and its column the sum of their columns.
+    Raises RunError unless the predictor is a single transformer, and ConfigError if it has no such layer or
+    head.
+    """
+    model = only_transformer(predictor.models)
+    encoder = model.classifier.encoder
+    num_layers, num_heads = len(encoder.blocks), encoder.config.num_heads
+    layer = num_layers if layer is None else layer
+    for name, number, count in (("layer", layer, num_layers), ("head", head, num_heads)):
+        if not 1 <= number <= count:
+            raise ConfigError(f"There is no {name} {number}: this model has {count}.")
+    return _heads_of(model, text, layer)[head - 1]
+
+
+def all_heads(predictor: Predictor, text: str) -> list[Attention]:
+    """The weights of every layer and head, in their order. Raises RunError as `attention` does."""
+    model = only_transformer(predictor.models)
+    layers = range(1, len(model.classifier.encoder.blocks) + 1)
+    return [head for layer in layers for head in _heads_of(model, text, layer)]
+
+
+def _heads_of(model: TransformerModel, text: str, layer: int) -> list[Attention]:
+    """The weights of each head of a layer."""
+    ids, spans = model.tokenizer.encode_with_spans(text)
+    on_device = torch.from_numpy(ids.astype(np.int64)).to(model.hardware.device)
+    words, index = words_of(text, spans)
+    visible, word_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
+    member = np.eye(len(visible))[word_of]  # (L, W): 1 if the id is a piece of the word
+    names, mean = [words[i][0] for i in visible], (member / member.sum(0)).T
+    by_id = weights_of(model.classifier.encoder, on_device, layer).cpu().double().numpy()
+    return [Attention(layer, head, names, mean @ each @ member) for head, each in enumerate(by_id, 1)]
+
+
+@torch.no_grad()
+def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
+    """(L,) ids of a review -> (H, L, L): the attention weights of a layer, counted from 1, in fp32."""
+    seen: list[Tensor] = []
+    block = encoder.blocks[layer - 1]
+    hook = block.get_submodule("attention.weights").register_forward_hook(lambda *call: seen.append(call[2]))
+    try:
+        encoder(ids[None], _no_padding(ids[None]), torch.float32)
+    finally:
+        hook.remove()
+    return by_position(seen[0], len(ids))

@@ -15,8 +15,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     import numpy as np
     from numpy.typing import NDArray
 
-    from imdb_transformer.inference.attention import Attention
-    from imdb_transformer.inference.explanation import Explanation, WordShare
+    from imdb_transformer.inference.explanation import Attention, Explanation, WordShare
     from imdb_transformer.inference.predictor import Prediction
 
 TEXT_WIDTH = 100  # of a review beside its prediction
