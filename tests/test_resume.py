@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.store import checkpoint, metrics, run, tensorboard
+from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.verify import verify
 from imdb_transformer.training import checkpoints, loop
@@ -47,7 +47,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
 
 
 def test_tensorboard_reads_the_numbers_of_the_metrics_of_a_resumed_run(tiny: Tiny, tmp_path: Path) -> None:
-    config, file = tiny("train.tensorboard=true"), tmp_path / "run" / tensorboard.FILE_NAME
+    config, file = tiny("train.tensorboard=true"), tmp_path / "run" / metrics.EVENTS
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", stop_after=5)
     file.write_bytes(file.read_bytes()[:-1])  # as a crash leaves it

@@ -1,32 +1,42 @@
 """`metrics.jsonl` of a run: one JSON object a step and a validation, in order.
 
-Lines are appended. It is the only file of a run that a crash may leave with half a line at its end.
+Lines are appended. It is the only file of a run that a crash may leave with half a line at its end. With
+`train.tensorboard` the numbers are also written for TensorBoard, into `tensorboard/`.
 """
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from imdb_transformer.errors import ConfigError
 from imdb_transformer.store.files import errors_name, write_whole
 
 FILE_NAME = "metrics.jsonl"
+EVENTS = "tensorboard/events.out.tfevents"  # TensorBoard looks for a name with "tfevents"
 
 
-def append(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
+def append(folder: Path, lines: Sequence[dict[str, Any]], *, tensorboard: bool = False) -> None:
     """Adds lines and waits until they are on disk."""
     path = folder / FILE_NAME
     with errors_name(path), path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
+    if tensorboard:
+        _append_events(folder, lines)
 
 
-def drop_after(folder: Path, step: int) -> None:
+def drop_after(folder: Path, step: int, *, tensorboard: bool = False) -> None:
     """Removes the lines after `step`, and a line that a crash cut. A resumed run logs them again."""
-    lines = [json.dumps(line) + "\n" for line in read(folder) if line["step"] <= step]
-    write_whole(folder / FILE_NAME, "".join(lines).encode())
+    lines = [line for line in read(folder) if line["step"] <= step]
+    write_whole(folder / FILE_NAME, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    if tensorboard:
+        check_tensorboard()
+        (folder / EVENTS).unlink(missing_ok=True)
+        _append_events(folder, lines)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -43,3 +53,33 @@ def read(folder: Path) -> list[dict[str, Any]]:
             break
         lines.append(line)
     return lines
+
+
+def check_tensorboard() -> None:
+    """Raises ConfigError if TensorBoard is not installed."""
+    try:
+        import tensorboard  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "train.tensorboard needs TensorBoard, which is not installed: pip install 'imdb-tx[tensorboard]'."
+        ) from None
+
+
+def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Adds the numbers of lines for TensorBoard; those of a validation are `validation/accuracy` and so on."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    path = folder / EVENTS
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        for line in lines:
+            scores = {f"validation/{name}": score for name, score in line.get("validation", {}).items()}
+            numbers = {
+                name: value for name, value in (line | scores).items() if isinstance(value, int | float)
+            }
+            step = numbers.pop("step")
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+            event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+            RecordWriter(file).write(event.SerializeToString())

@@ -16,7 +16,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import ResourceError, RunError
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.store import checkpoint, metrics, run, tensorboard
+from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.files import recover_folder
 from imdb_transformer.training.step import Learner, load_state, training_state
@@ -67,9 +67,7 @@ def out_of_patience(config: Config, counters: Counters) -> bool:
 def write_metrics(opened: run.Run, lines: list[dict[str, Any]], world: World) -> None:
     """Appends the lines to the run's metrics, and empties the list."""
     if world.is_first and lines:
-        metrics.append(opened.folder, lines)
-        if opened.config.train.tensorboard:
-            tensorboard.append(opened.folder, lines)
+        metrics.append(opened.folder, lines, tensorboard=opened.config.train.tensorboard)
     lines.clear()
 
 
@@ -110,9 +108,7 @@ def resume(opened: run.Run, name: run.CheckpointName, learner: Learner, world: W
         if name == run.PREVIOUS and (opened.checkpoints / run.PREVIOUS).exists():
             shutil.rmtree(opened.checkpoints / run.LAST)
             repair(opened)  # `previous` becomes `last`
-        metrics.drop_after(opened.folder, counters.step)
-        if opened.config.train.tensorboard:
-            tensorboard.write_again(opened.folder, metrics.read(opened.folder))
+        metrics.drop_after(opened.folder, counters.step, tensorboard=opened.config.train.tensorboard)
     return counters
 
 

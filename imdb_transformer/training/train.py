@@ -26,7 +26,7 @@ from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
 from imdb_transformer.inference.predictor import LEAST_SHARE
-from imdb_transformer.store import checkpoint, run, tensorboard
+from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import starting_weights
@@ -130,7 +130,7 @@ def begin(
         raise ConfigError("A new run needs a config; only a run that is resumed has one.")
     run.check_free(folder)
     if config.train.tensorboard:
-        tensorboard.check_installed()
+        metrics.check_tensorboard()
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
