@@ -17,8 +17,8 @@ from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import answer, evaluate, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
+from imdb_transformer.report.layout import html_table, shortened
 from imdb_transformer.report.pages import watched, write_evaluation
-from imdb_transformer.report.tables import html_table, shortened
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from imdb_transformer.training.train import training_steps

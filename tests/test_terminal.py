@@ -17,7 +17,7 @@ from tqdm import tqdm
 from imdb_transformer.inference.explanation import Explanation, WordShare
 from imdb_transformer.inference.predictor import Prediction
 from imdb_transformer.report import reviews
-from imdb_transformer.report.tables import text_table
+from imdb_transformer.report.layout import text_table
 from imdb_transformer.report.terminal import SafeStream, beneath, visible
 
 CLEAR = "\x1b[2J"

@@ -35,7 +35,7 @@ def compare(
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.report import evaluations, pages
-    from imdb_transformer.report.page import check_page
+    from imdb_transformer.report.layout import check_page
 
     if html is not None:
         check_page(html)

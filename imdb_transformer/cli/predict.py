@@ -83,7 +83,7 @@ def predict(
     if (has_view and not texts) or (html and not has_view):
         raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
     if html is not None:
-        from imdb_transformer.report.page import check_page
+        from imdb_transformer.report.layout import check_page
 
         check_page(html)
     paths = run_paths or [default_run()]

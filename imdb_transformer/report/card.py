@@ -17,8 +17,7 @@ from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.report import summaries
 from imdb_transformer.report.evaluations import class_table, score_rows, side_by_side
-from imdb_transformer.report.page import text_beside
-from imdb_transformer.report.tables import Row, percent
+from imdb_transformer.report.layout import Row, percent, text_beside
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from imdb_transformer.report.tables import shortened
+from imdb_transformer.report.layout import shortened
 
 WIDTH, HEIGHT, SQUARE = 380, 230, 330
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 34  # margins

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.scores import ClassScore, Evaluation
-from imdb_transformer.report.tables import Row, percent, text_table
+from imdb_transformer.report.layout import Row, percent, text_table
 
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from imdb_transformer.evaluation.scores import Evaluation, confidence_bins, share_interval
 from imdb_transformer.report import charts
 from imdb_transformer.report.charts import Curve, Estimate
-from imdb_transformer.report.tables import heat_table
+from imdb_transformer.report.layout import heat_table
 
 NUM_MEANS = 50  # of a curve of training: a point is the mean of a fiftieth of the steps
 NUM_POINTS = 200  # of a ROC curve; more do not show

@@ -17,9 +17,8 @@ from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import evaluations, figures, summaries
-from imdb_transformer.report.page import folded, tiles, write_page
+from imdb_transformer.report.layout import duration, folded, html_table, percent, shortened, tiles, write_page
 from imdb_transformer.report.reviews import marked_words, with_breaks
-from imdb_transformer.report.tables import duration, html_table, percent, shortened
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.train import result_of

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.page import text_beside, write_page
-from imdb_transformer.report.tables import one_line, shortened
+from imdb_transformer.report.layout import one_line, shortened, text_beside, write_page
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here

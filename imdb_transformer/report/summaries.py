@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.tables import duration, one_line, percent, text_table
+from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.config import TokenizerConfig, TrainConfig

@@ -66,7 +66,7 @@ def check_tensorboard() -> None:
 
 
 def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Adds the numbers of lines for TensorBoard; those of a validation are `validation/accuracy` and so on."""
+    """Adds the numbers for TensorBoard; those of a validation are `validation/accuracy` and so on."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
