@@ -291,7 +291,7 @@ def test_the_masked_share_changes_in_a_line_and_divides_the_loss(monkeypatch: py
         return torch.zeros(3, 1), torch.zeros(3), 3
 
     model, batch = a_model()
-    monkeypatch.setattr(objectives, "masked_tokens", guesses)
+    monkeypatch.setitem(objectives.GUESSES, "masked", guesses)
     monkeypatch.setattr(model, "sampled", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
     config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
     for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
