@@ -13,7 +13,7 @@ from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
-from imdb_transformer.store.verify import verify
+from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.loop import SIGNALS, stop_request

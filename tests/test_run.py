@@ -26,7 +26,7 @@ from imdb_transformer.store.files import (
     whole_folder,
     write_whole,
 )
-from imdb_transformer.store.verify import verify
+from imdb_transformer.store.upkeep import verify
 from tests.conftest import accept_config
 
 

@@ -13,9 +13,8 @@ from imdb_transformer.config import Config
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.report import summaries
 from imdb_transformer.store import run
-from imdb_transformer.store.listing import runs_in
 from imdb_transformer.store.locks import locked
-from imdb_transformer.store.verify import verify
+from imdb_transformer.store.upkeep import runs_in, verify
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
 from tests.in_process import train

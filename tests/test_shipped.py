@@ -18,7 +18,7 @@ from imdb_transformer.data.stars import words_key
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
-from imdb_transformer.store.verify import verify
+from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import probe
 from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from imdb_transformer.errors import RunError
-from imdb_transformer.store.verify import verify
+from imdb_transformer.store.upkeep import verify
 from tests.conftest import imdb_tx
 
 FILES = [

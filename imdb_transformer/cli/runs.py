@@ -28,12 +28,12 @@ def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.J
     What is pruned can still predict and be evaluated, and cannot be trained on.
     """
     from imdb_transformer.report import summaries
-    from imdb_transformer.store import listing
+    from imdb_transformer.store import upkeep
 
     if prune:
-        for path, freed in listing.prune(folder):
+        for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
-    listed = listing.runs_in(folder)
+    listed = upkeep.runs_in(folder)
     num_unread = len(list(folder.glob("*/run.json"))) - len(listed)
     if num_unread:
         screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")

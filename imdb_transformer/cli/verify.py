@@ -20,7 +20,7 @@ imdb-tx verify base --json""",
 )
 def verify(path: Folder, as_json: options.Json = False) -> None:
     """Check every file of a run against its checksum."""
-    from imdb_transformer.store.verify import verify as verify_run
+    from imdb_transformer.store.upkeep import verify as verify_run
 
     problems = verify_run(path)
     parts = {part: problem or "ok" for part, problem in problems.items()}

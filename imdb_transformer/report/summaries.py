@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline, Yardstick
     from imdb_transformer.evaluation.scores import ClassScore, Score
-    from imdb_transformer.store.listing import Listed
+    from imdb_transformer.store.upkeep import Listed
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.seeds import SeedsSummary
