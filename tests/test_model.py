@@ -11,8 +11,7 @@ from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.classifier import Classifier, pool, without_words
 from imdb_transformer.model.encoder import Block, Encoder, bigrams
-from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids
-from imdb_transformer.model.windows import windows
+from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids, windows
 
 SMALL = ModelConfig(
     width=12,

@@ -32,7 +32,7 @@ from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
 from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.windows import by_position
+from imdb_transformer.model.layers import by_position
 
 Method = Literal["pooling", "gradients"]
 BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)

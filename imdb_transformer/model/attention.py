@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.layers import Linear, rotate, select
-from imdb_transformer.model.windows import laid_end_to_end, windows
+from imdb_transformer.model.layers import Linear, laid_end_to_end, rotate, select, windows
 
 
 class SelfAttention(nn.Module):
