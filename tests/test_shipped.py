@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import load_config
-from imdb_transformer.cli.exits import exit_on_error
+from imdb_transformer.cli.screen import exit_on_error
 from imdb_transformer.data import corpus, stars
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.stars import words_key

@@ -17,8 +17,8 @@ from imdb_transformer.cli import predict, eval, compare, export, generate, verif
 # isort: on
 from imdb_transformer import progress
 from imdb_transformer.cli import screen
-from imdb_transformer.cli.exits import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.cli.options import app
+from imdb_transformer.cli.screen import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.report import terminal
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.exits import until_reader_leaves
+from imdb_transformer.cli.screen import until_reader_leaves
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.report import summaries, terminal
 

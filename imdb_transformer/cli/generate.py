@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.exits import until_reader_leaves
 from imdb_transformer.cli.options import command
+from imdb_transformer.cli.screen import until_reader_leaves
 
 Source = Annotated[
     Path,
