@@ -18,7 +18,7 @@ from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperatur
 from imdb_transformer.evaluation.scores import evaluation_of, score
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
-from imdb_transformer.report.evaluations import as_text, score_rows
+from imdb_transformer.report.evaluations import as_text, evaluation_tables, score_rows
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
@@ -283,7 +283,7 @@ def test_each_class_has_precision_recall_f1_and_support() -> None:
     assert figures == {"1": (0.5, 1.0, 1), "3": (1.0, pytest.approx(1 / 3), 3), "10": (0.5, 1.0, 1)}
     assert found.f1 == pytest.approx(np.mean([each.f1 for each in found.per_class.values()]))
     assert found.mean_absolute_error == pytest.approx((2 + 7) / 5)  # 3 taken for 1, and for 10
-    shown = as_text(found, {})
+    shown = as_text(evaluation_tables(found, {}))
     assert "macro F1" in shown
     assert re.search(r"mean absolute error +1\.8000", shown)
     assert "class  precision  recall  F1      support" in shown
@@ -293,10 +293,10 @@ def test_each_class_has_precision_recall_f1_and_support() -> None:
 def test_only_classes_that_are_numbers_have_a_mean_error(classes: tuple[str, ...]) -> None:
     found = evaluation_of(np.eye(3), np.arange(3), split="test", checkpoint="best", classes=classes)
     assert found.mean_absolute_error is None
-    assert "absolute" not in as_text(found, {})
+    assert "absolute" not in as_text(evaluation_tables(found, {}))
 
 
 def test_f1_of_two_classes_names_its_class() -> None:
     found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    assert "F1 of pos" in as_text(found, {})
+    assert "F1 of pos" in as_text(evaluation_tables(found, {}))
     assert found.f1 == pytest.approx(found.per_class["pos"].f1)

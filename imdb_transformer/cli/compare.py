@@ -45,4 +45,5 @@ def compare(
     if html is not None:  # before stdout, whose reader may leave
         pages.write_comparison(html, comparison, answers)
         screen.note(f"written to {html}")
-    print(comparison.model_dump_json() if as_json else evaluations.comparison_as_text(comparison))
+    shown = evaluations.as_text(evaluations.comparison_tables(comparison))
+    print(comparison.model_dump_json() if as_json else shown)

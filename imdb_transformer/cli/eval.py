@@ -70,5 +70,5 @@ def evaluate(
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))
     else:
-        print(evaluations.as_text(answers.evaluation, baselines))
+        print(evaluations.as_text(evaluations.evaluation_tables(answers.evaluation, baselines)))
         print(f"written to {answers.file} and {page}")

@@ -184,7 +184,7 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
         screen.note(f"{done:,} of {total:,} steps were done before; continuing from there")
     with screen.bar("step", total, done=done) as bar:
         for update in chain([first], steps):
-            bar.set_postfix_str(summaries.postfix(update), refresh=False)
+            bar.set_postfix_str(f"loss {update.result.loss:.3f}", refresh=False)
             bar.update()
             if update.saved:
                 screen.note(summaries.progress(update))

@@ -15,7 +15,14 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
-from imdb_transformer.evaluation.evaluate import answer, evaluate, fit_temperature, save, validation_logits
+from imdb_transformer.evaluation.evaluate import (
+    answer,
+    evaluate,
+    fit_temperature,
+    measured,
+    save,
+    validation_logits,
+)
 from imdb_transformer.evaluation.scores import Evaluation, Score, is_uneven, score
 from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
 from imdb_transformer.inference.predictor import locate
@@ -91,16 +98,13 @@ def fit(
         parts = [_regression(features, target, weighting) for target in targets]
     else:
         scale = np.ones(len(ngrams), np.float32)
-        parts = [_naive_bayes_weights(counts, target) for target in targets]
+        parts = []
+        for target in targets:
+            ratio = log_count_ratio(counts, target)
+            coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, weighting)
+            parts.append((ratio * coefficients, intercept))
     weights, intercepts = map(np.array, zip(*parts, strict=True))
     return LinearModel(weighting, NgramVocabulary(ngrams), scale, weights, intercepts.astype(np.float32))
-
-
-def _naive_bayes_weights(counts: Any, target: NDArray[np.bool_]) -> tuple[NDArray[np.float32], float]:
-    """(F,) weights and the intercept of one class, from sparse (N, F) presence of n-grams."""
-    ratio = log_count_ratio(counts, target)
-    coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, "nb")
-    return ratio * coefficients, intercept
 
 
 def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -113,6 +117,7 @@ def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float3
 def _regression(
     features: Any, target: NDArray[np.bool_], weighting: Weighting
 ) -> tuple[NDArray[np.float32], float]:
+    """(F,) weights and the intercept of one class, from sparse (N, F) features."""
     from sklearn.linear_model import LogisticRegression
 
     # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
@@ -136,15 +141,10 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
             same_reviews = other.info.corpus_hash == opened.info.corpus_hash
             same_split = other.config.data.validation == opened.config.data.validation
             if is_baseline and same_reviews and same_split and other.folder != opened.folder:
-                evaluations[str(other.folder)] = _evaluation(other.folder, split, data_dir)
+                before = measured(other, f"best-{split}")  # of this version
+                now = before[0] if before else evaluate(other.folder, split, data_dir=data_dir)
+                evaluations[str(other.folder)] = now
     return evaluations
-
-
-def _evaluation(folder: Path, split: str, data_dir: str | None) -> Evaluation:
-    try:
-        return Evaluation.model_validate_json((folder / "evaluation" / f"best-{split}.json").read_bytes())
-    except (OSError, ValidationError):  # not evaluated yet, or by another version
-        return evaluate(folder, split, data_dir=data_dir)
 
 
 class Yardstick(BaseModel, extra="forbid", frozen=True):
@@ -186,8 +186,8 @@ def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:
     beside = linear.logits(held_out.texts).argmax(1) == held_out.labels
     pair = pair_of("nb", str(opened.folder), beside, correct)
     figures = {"difference": pair.difference, "low": pair.low, "high": pair.high}
-    measured = Yardstick(accuracy=float(beside.mean()), **figures)
-    write_whole(opened.folder / YARDSTICK, measured.model_dump_json().encode())
+    yardstick = Yardstick(accuracy=float(beside.mean()), **figures)
+    write_whole(opened.folder / YARDSTICK, yardstick.model_dump_json().encode())
 
 
 def yardstick_of(folder: Path) -> Yardstick | None:

@@ -106,9 +106,7 @@ def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | 
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
-    slices = _slices(rows.texts, predictor)
-    if split == "test" and source is None and stored is not None:
-        slices |= _clean(rows.texts, stored)
+    slices = _slices(rows.texts, predictor, stored if split == "test" and source is None else None)
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
@@ -190,8 +188,10 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
     return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
-def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
-    """By name, the reviews of each range of lengths, and those that were cut or not."""
+def _slices(
+    texts: list[str], predictor: Predictor, learnt: corpus.Corpus | None
+) -> dict[str, NDArray[np.bool_]]:
+    """By name, the reviews of each range of lengths, those that were cut or not, and those not `learnt`."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:
@@ -204,14 +204,11 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
         limit = encoders[0].max_length
         cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode(texts, whole=True)])
         slices |= {"cut": cut, "not cut": ~cut}
+    if learnt is not None:
+        names = [name for name in ("train", "validation") if name in learnt.manifest.splits]
+        known = {text for name in names for text in corpus.read_split(learnt, name).texts}
+        slices[CLEAN] = np.array([text not in known for text in texts])
     return slices
-
-
-def _clean(texts: list[str], stored: corpus.Corpus) -> dict[str, NDArray[np.bool_]]:
-    """Which reviews of test are not in train or validation as well."""
-    names = [name for name in ("train", "validation") if name in stored.manifest.splits]
-    learnt = {text for name in names for text in corpus.read_split(stored, name).texts}
-    return {CLEAN: np.array([text not in learnt for text in texts])}
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:

@@ -9,14 +9,9 @@ from imdb_transformer.report.layout import Row, percent, text_table
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 
 
-def as_text(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> str:
-    """What `imdb-tx eval` prints."""
-    return "\n\n".join(text_table(*table) for table in _tables(evaluation, baselines))
-
-
-def comparison_as_text(comparison: Comparison) -> str:
-    """What `imdb-tx compare` prints."""
-    return "\n\n".join(text_table(*table) for table in comparison_tables(comparison))
+def as_text(tables: Sequence[Table]) -> str:
+    """What `imdb-tx eval` and `imdb-tx compare` print."""
+    return "\n\n".join(text_table(*table) for table in tables)
 
 
 def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -45,7 +40,8 @@ def class_table(per_class: Mapping[str, ClassScore]) -> Table:
     return ("class", "precision", "recall", "F1", "support"), rows
 
 
-def _tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
+def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
+    """All scores of an evaluation, and the main ones of baselines."""
     slices = [[name, part.num_examples, percent(part.accuracy)] for name, part in evaluation.slices.items()]
     confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
     tables: list[Table] = [

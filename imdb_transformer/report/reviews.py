@@ -129,11 +129,6 @@ def _coloured(word: "WordShare", largest: float) -> str:
     return f"{BOLD if strength > 0.5 else ''}{GREEN if word.share > 0 else RED}{text}{PLAIN}"
 
 
-def _map_caption(attention: "Attention") -> str:
-    where = f"layer {attention.layer}, head {attention.head}"
-    return f"attention of {where}: each row is a word, and the words that it attends to are marked"
-
-
 def _map_as_text(attention: "Attention") -> list[str]:
     """A heat map in shades, relative to the largest of a row. Of a long text it shows the first words."""
     words = attention.words[:MAP_WIDTH]
@@ -141,8 +136,10 @@ def _map_as_text(attention: "Attention") -> list[str]:
     numbers = range(1, len(words) + 1)
     margin = " " * (NAME_WIDTH + 4)
     tens = "".join(f"{i // 10 or '':>2}" for i in numbers)
+    where = f"layer {attention.layer}, head {attention.head}"
+    caption = f"attention of {where}: each row is a word, and the words that it attends to are marked"
     lines = [
-        _map_caption(attention) + (f" (the first {MAP_WIDTH} words; --html shows all)" if is_cut else ""),
+        caption + (f" (the first {MAP_WIDTH} words; --html shows all)" if is_cut else ""),
         *([margin + tens] if tens.strip() else []),
         margin + "".join(f"{i % 10:2d}" for i in numbers),
     ]

@@ -92,11 +92,6 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
     )
 
 
-def postfix(update: "Update") -> str:
-    """Text behind the progress bar, short enough for 80 columns."""
-    return f"loss {update.result.loss:.3f}"
-
-
 def progress(update: "Update") -> str:
     """One line for each checkpoint: scores on validation, or without that, losses of the last step.
 

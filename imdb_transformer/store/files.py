@@ -103,7 +103,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     `path` may be an empty folder. Raises OSError if it is not empty by then.
     """
-    with _temporary(path, _make_folder) as temporary:
+    with _temporary(path, lambda new: new.mkdir(parents=True)) as temporary:
         yield temporary
         _sync_contents(temporary)
         if path.exists():
@@ -119,7 +119,7 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
     The old folder is renamed to `former` and replaces any folder of that name. Without `former` it is
     deleted. After a crash between the two renames, `recover_folder` puts it back.
     """
-    with _temporary(path, _make_folder) as temporary:
+    with _temporary(path, lambda new: new.mkdir(parents=True)) as temporary:
         yield temporary
         _sync_contents(temporary)
         recover_folder(path, former=former)
@@ -156,10 +156,6 @@ def recover_folder(path: Path, *, former: Path | None = None) -> None:
             old.rename(path)
     elif former is None:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir(parents=True)
 
 
 @contextmanager
