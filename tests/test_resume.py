@@ -16,7 +16,7 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
-from imdb_transformer.training.loop import SIGNALS, stop_request
+from imdb_transformer.training.loop import SIGNALS, stop_requests
 from imdb_transformer.training.step import Learner
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
@@ -131,10 +131,10 @@ def test_first_signal_asks_and_the_second_acts() -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
-        with stop_request() as stop:
-            assert stop.signal is None
+        with stop_requests() as stops:
+            assert not stops
             signal.raise_signal(signal.SIGINT)
-            assert stop.signal is signal.SIGINT
+            assert stops == [signal.SIGINT]
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

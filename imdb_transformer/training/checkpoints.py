@@ -96,7 +96,7 @@ def save_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner,
     )
 
 
-def resume(opened: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
+def resume_from(opened: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
     """Loads a checkpoint into the learner and returns its counters. Repairs a write that was killed first."""
     if world.is_first:
         check_space(opened.folder, learner)

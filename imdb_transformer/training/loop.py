@@ -18,12 +18,12 @@ from imdb_transformer.distributed import World
 from imdb_transformer.errors import DivergedError, Interrupted
 from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
-from imdb_transformer.store.run import COMMANDS, CheckpointName, Run
+from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
-from imdb_transformer.training.optimizers import learning_rate
+from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.plan import gather, make_plan
 from imdb_transformer.training.prepare import Prepared
-from imdb_transformer.training.step import StepResult, all_finite, make_learner, train_step
+from imdb_transformer.training.step import Learner, StepResult, all_finite, train_step
 from imdb_transformer.training.validation import sample, validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
@@ -44,25 +44,17 @@ class Update(NamedTuple):
     """what a causal model writes, at each validation; otherwise empty"""
 
 
-class StopRequest:
-    """The signal that asked the training to stop, or None."""
-
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-
-
 def training_loop(
-    opened: Run, prepared: Prepared, world: World, stop: StopRequest, *, begin_from: CheckpointName = "last"
-) -> Iterator[Update]:
-    """Trains from a checkpoint of the run to the end; yields after each step.
+    opened: Run, prepared: Prepared, learner: Learner, counters: Counters, world: World,
+    stops: list[signal.Signals],
+) -> Iterator[Update]:  # fmt: skip
+    """Trains from where the learner and the counters are to the end; yields after each step.
 
-    Raises Interrupted, after saving, when `stop` asks for it. Raises DivergedError when loss, gradient or a
+    Raises Interrupted, after saving, when `stops` has a signal. Raises DivergedError when loss, gradient or a
     weight is not finite; the checkpoint `last` is then as it was. The run's status on disk says how it ended.
     """
     config, hardware = opened.config, prepared.hardware
-    learner = make_learner(prepared.model.train(), config, prepared.kind, hardware.dtype)
     plan = make_plan(config, prepared.train)
-    counters = checkpoints.resume(opened, begin_from, learner, world)
     if world.is_first:
         opened.with_status("running")
     clock_start = time.perf_counter() - counters.train_seconds
@@ -74,19 +66,18 @@ def training_loop(
             epoch, indices = plan.batches[step]
             share = indices[world.rank :: world.size]  # dealt out in turns, for like lengths
             batch = gather(prepared.train, share, hardware)
-            lr = learning_rate(config.train, step, plan.num_steps)
-            result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stop.signal))
+            result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stops))
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
             metrics.append({
-                "step": step + 1, "epoch": epoch, "lr": lr, "loss": result.loss, **result.metrics,
+                "step": step + 1, "epoch": epoch, "lr": result.lr, "loss": result.loss, **result.metrics,
                 "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens,
             })  # fmt: skip
 
             # --- validation and checkpoints
             validation, saves = None, counters.step in plan.eval_steps
             if saves:
-                validation = world.from_first(validate(learner, prepared, step + 1, lr))
+                validation = world.from_first(validate(learner, prepared, step + 1, result.lr))
                 if validation is not None:
                     metrics.append({"step": step + 1, "validation": validation.model_dump()})
                 counters = checkpoints.judged(config.train.best_by, counters, validation)
@@ -99,11 +90,11 @@ def training_loop(
             yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves, text)
 
             # --- stop on request; several processes all stop after the same step
-            asked = result.stop if world.size > 1 else stop.signal
-            if asked and counters.step < plan.num_steps and all_finite(learner.averaged):
+            is_asked = result.stop if world.size > 1 else stops
+            if is_asked and counters.step < plan.num_steps and all_finite(learner.averaged):
                 if not saves:
                     checkpoints.save(opened, learner, counters, metrics, world)
-                raise _interrupted(opened, step + 1, plan.num_steps, world, stop)
+                raise _interrupted(opened, step + 1, plan.num_steps, world, stops)
     except DivergedError as error:
         metrics.append({"step": step + 1, "diverged": str(error)})
         checkpoints.write_metrics(opened, metrics, world)
@@ -123,12 +114,14 @@ def _diverged(opened: Run, error: DivergedError, world: World) -> DivergedError:
     )
 
 
-def _interrupted(opened: Run, step: int, num_steps: int, world: World, stop: StopRequest) -> Interrupted:
+def _interrupted(
+    opened: Run, step: int, num_steps: int, world: World, stops: list[signal.Signals]
+) -> Interrupted:
     """Marks the run as interrupted, and returns the error to raise."""
     if world.is_first:
         opened.with_status("interrupted")
     world.wait()  # until the first process has written
-    number = stop.signal or signal.SIGTERM  # another process received it
+    number = stops[-1] if stops else signal.SIGTERM  # another process received it
     by = "" if number == signal.SIGINT else f" by {number.name}"
     command = f"imdb-tx {COMMANDS[opened.info.kind]} --resume {shlex.quote(str(opened.folder))}"
     return Interrupted(
@@ -138,27 +131,27 @@ def _interrupted(opened: Run, step: int, num_steps: int, world: World, stop: Sto
 
 
 @contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Turns the first signal into a request to stop. A Ctrl-C after it stops the program at once.
+def stop_requests() -> Iterator[list[signal.Signals]]:
+    """Collects signals as requests to stop. A Ctrl-C after the first one stops the program at once.
 
     A second SIGTERM does not: stopping a group of processes may send it twice, directly and through torchrun.
     Outside the main thread nothing is caught, as Python handles signals only in the main thread.
     """
-    request = StopRequest()
+    stops: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield stops
         return
     previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
-        request.signal = signal.Signals(number)
+        stops.append(signal.Signals(number))
         signal.signal(signal.SIGINT, previous[signal.SIGINT])
 
     for number in SIGNALS:
         signal.signal(number, ask)
     try:
-        yield request
+        yield stops
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -35,6 +35,8 @@ class StepResult(NamedTuple):
     loss: float
     metrics: dict[str, float]
     gradient_norm: float
+    lr: float
+    """learning rate of the update"""
     num_tokens: int
     stop: bool
     """whether a process was asked to stop"""
@@ -60,7 +62,7 @@ def train_step(
     metrics = objective_of(learner.kind)(model, batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
-    result, num_units = _summed(metrics, gradients, batch, world, stop)
+    result, num_units = _summed(metrics, gradients, batch, world, lr, stop=stop)
     if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
         raise DivergedError(
@@ -88,7 +90,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 
 
 def _summed(
-    metrics: Metrics, gradients: list[Tensor], batch: Batch, world: World, stop: bool
+    metrics: Metrics, gradients: list[Tensor], batch: Batch, world: World, lr: float, *, stop: bool
 ) -> tuple[StepResult, float]:
     """Sums the gradients over all processes, in place. Returns the step's result and the count of its loss.
 
@@ -106,7 +108,7 @@ def _summed(
     means = {name: total / max(divisors[name], 1) for name, total in zip(metrics, totals, strict=True)}
     num_units = divisors["loss"]
     loss = means.pop("loss")
-    return StepResult(loss, means, norm_of_sum / num_units, int(num_tokens), bool(stops)), num_units
+    return StepResult(loss, means, norm_of_sum / num_units, lr, int(num_tokens), bool(stops)), num_units
 
 
 def all_finite(model: nn.Module) -> bool:

@@ -30,8 +30,14 @@ from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import starting_weights
-from imdb_transformer.training.checkpoints import Counters, check_space, counters_of, save_checkpoint
-from imdb_transformer.training.loop import Update, stop_request, training_loop
+from imdb_transformer.training.checkpoints import (
+    Counters,
+    check_space,
+    counters_of,
+    resume_from,
+    save_checkpoint,
+)
+from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
@@ -110,10 +116,13 @@ def training_steps(
         if opened.info.status == "finished" and begin_from == run.LAST:
             return
         prepared = prepared or prepare_again(opened, choose_hardware(opened.config, world.gpu))
-        with locked(opened.folder) if world.is_first else nullcontext(), stop_request() as stop:
-            for update in training_loop(opened, prepared, world, stop, begin_from=begin_from):
+        chosen = prepared.hardware
+        with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
+            learner = make_learner(prepared.model.train(), opened.config, kind, chosen.dtype)
+            counters = resume_from(opened, begin_from, learner, world)
+            for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
-                if update.step % STEPS_BETWEEN_RELEASES == 0 and prepared.hardware.device.type == "cpu":
+                if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
                     hardware.release_freed_memory()
 
 
