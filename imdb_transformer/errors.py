@@ -4,6 +4,8 @@
 Every message is a sentence: what was wrong, where, and what would be right.
 """
 
+import shlex
+
 
 class ConfigError(Exception):
     """The command line or the config asks for something that does not exist or is not possible."""
@@ -51,3 +53,12 @@ class Interrupted(BaseException):
 
 
 USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, Interrupted)
+
+
+def command_line(*words: object) -> str:
+    """A command of ours as a shell takes it.
+
+    >>> command_line("eval", "runs/my run")
+    "imdb-tx eval 'runs/my run'"
+    """
+    return shlex.join(["imdb-tx", *map(str, words)])

@@ -9,7 +9,7 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import command
-from imdb_transformer.report import summaries
+from imdb_transformer.errors import command_line
 
 Source = Annotated[Path, typer.Argument(help="A run, or one of its checkpoints.", **options.TAKES_RUN)]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
@@ -30,6 +30,6 @@ def export(path: Source, output: Output = None, as_json: options.Json = False) -
     screen.note(f"exporting {path} ...")
     file = export_run(path, output)
     num_bytes = file.stat().st_size
-    following = summaries.command_line("predict", "--run", file, "some review")
+    following = command_line("predict", "--run", file, "some review")
     text = f"{file}: {num_bytes / 2**20:.1f} MiB\nnext: {following}"
     screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text, sys.stdout)

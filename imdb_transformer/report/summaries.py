@@ -1,11 +1,11 @@
 """Results of downloading, tokenizing and training: every function returns the lines to print."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imdb_transformer.errors import command_line
 from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules; at run time only their results come here
@@ -202,15 +202,6 @@ def runs(listed: "Sequence[Listed]", folder: Path) -> str:
         if each.status in ("interrupted", "killed")
     ]
     return "\n".join([text_table(header, rows), *unfinished, package])
-
-
-def command_line(*words: object) -> str:
-    """A command of ours as a shell takes it.
-
-    >>> command_line("eval", "runs/my run")
-    "imdb-tx eval 'runs/my run'"
-    """
-    return shlex.join(["imdb-tx", *map(str, words)])
 
 
 def _finetuning(folder: str) -> str:

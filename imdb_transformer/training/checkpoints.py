@@ -3,7 +3,6 @@
 If several processes train the run, only the first one writes.
 """
 
-import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from imdb_transformer.config import Config
 from imdb_transformer.distributed import World
-from imdb_transformer.errors import ResourceError, RunError
+from imdb_transformer.errors import ResourceError, RunError, command_line
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.checkpoint import Arrays
@@ -180,11 +179,8 @@ def _offer(opened: run.Run, learner: Learner) -> str:
         counters, _, _ = _read(opened, path, learner)
     except RunError:
         return ""
-    command = run.COMMANDS[opened.info.kind]
-    return (
-        f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: "
-        f"imdb-tx {command} --resume {shlex.quote(str(path))}"
-    )
+    command = command_line(run.COMMANDS[opened.info.kind], "--resume", path)
+    return f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: {command}"
 
 
 def _num_bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -5,7 +5,6 @@ dropout of (seed, step). So the checkpoint `last` holds tensors and a few counte
 from it equals the run that was never interrupted, bit for bit.
 """
 
-import shlex
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World
-from imdb_transformer.errors import DivergedError, Interrupted
+from imdb_transformer.errors import DivergedError, Interrupted, command_line
 from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
@@ -123,7 +122,7 @@ def _interrupted(
     world.wait()  # until the first process has written
     number = stops[-1] if stops else signal.SIGTERM  # another process received it
     by = "" if number == signal.SIGINT else f" by {number.name}"
-    command = f"imdb-tx {COMMANDS[opened.info.kind]} --resume {shlex.quote(str(opened.folder))}"
+    command = command_line(COMMANDS[opened.info.kind], "--resume", opened.folder)
     return Interrupted(
         f"Stopped{by} at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}",
         exit_code=128 + number,

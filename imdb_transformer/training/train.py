@@ -8,7 +8,6 @@
 Several processes started by `torchrun` call the same function and train one run together.
 """
 
-import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, joined
-from imdb_transformer.errors import ConfigError, DataWarning, RunError
+from imdb_transformer.errors import ConfigError, DataWarning, RunError, command_line
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
@@ -178,12 +177,9 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
             f"{path} comes with the package, finished. A new run may start from it: --init-from {path}"
         )
     if opened.info.kind != kind:
-        command = run.COMMANDS.get(opened.info.kind)
-        hint = (
-            f"continue it with: imdb-tx {command} --resume {shlex.quote(str(opened.folder))}"
-            if command
-            else "it is finished"
-        )
+        hint = "it is finished"
+        if command := run.COMMANDS.get(opened.info.kind):
+            hint = f"continue it with: {command_line(command, '--resume', opened.folder)}"
         raise RunError(f"{opened.folder} was made by another command; {hint}.")
     return opened, run.PREVIOUS if from_previous else run.LAST
 
