@@ -180,37 +180,36 @@ class Attention(NamedTuple):
 def attention(predictor: Predictor, text: str, *, layer: int | None = None, head: int = 1) -> Attention:
     """The weights of a layer (by default the last) and head, both counted from 1.
 
-    If a word has several pieces, its row is the mean of their rows and its column the sum of their columns.
-    Raises RunError unless the predictor is a single transformer, and ConfigError if it has no such layer or
-    head.
+    Raises RunError as `all_heads` does, and ConfigError if there is no such layer or head.
     """
-    model = only_transformer(predictor.models)
-    encoder = model.classifier.encoder
-    num_layers, num_heads = len(encoder.blocks), encoder.config.num_heads
-    layer = num_layers if layer is None else layer
-    for name, number, count in (("layer", layer, num_layers), ("head", head, num_heads)):
+    heads = all_heads(predictor, text)
+    last = heads[-1]
+    layer = last.layer if layer is None else layer
+    for name, number, count in (("layer", layer, last.layer), ("head", head, last.head)):
         if not 1 <= number <= count:
             raise ConfigError(f"There is no {name} {number}: this model has {count}.")
-    return _heads_of(model, text, layer)[head - 1]
+    return heads[(layer - 1) * last.head + head - 1]
 
 
 def all_heads(predictor: Predictor, text: str) -> list[Attention]:
-    """The weights of every layer and head, in their order. Raises RunError as `attention` does."""
+    """The weights of every layer and head, in their order.
+
+    If a word has several pieces, its row is the mean of their rows and its column the sum of their columns.
+    Raises RunError unless the predictor is a single transformer.
+    """
     model = only_transformer(predictor.models)
-    layers = range(1, len(model.classifier.encoder.blocks) + 1)
-    return [head for layer in layers for head in _heads_of(model, text, layer)]
-
-
-def _heads_of(model: TransformerModel, text: str, layer: int) -> list[Attention]:
-    """The weights of each head of a layer."""
+    encoder = model.classifier.encoder
     ids, spans = model.tokenizer.encode_with_spans(text)
     on_device = torch.from_numpy(ids.astype(np.int64)).to(model.hardware.device)
     words, index = words_of(text, spans)
     visible, word_of = np.unique(index, return_inverse=True)  # words cut out of a long text have no id
     member = np.eye(len(visible))[word_of]  # (L, W): 1 if the id is a piece of the word
     names, mean = [words[i][0] for i in visible], (member / member.sum(0)).T
-    by_id = weights_of(model.classifier.encoder, on_device, layer).cpu().double().numpy()
-    return [Attention(layer, head, names, mean @ each @ member) for head, each in enumerate(by_id, 1)]
+    return [
+        Attention(layer, head, names, mean @ by_id @ member)
+        for layer in range(1, len(encoder.blocks) + 1)
+        for head, by_id in enumerate(weights_of(encoder, on_device, layer).cpu().double().numpy(), 1)
+    ]
 
 
 @torch.no_grad()
