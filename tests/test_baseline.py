@@ -16,7 +16,7 @@ from imdb_transformer.evaluation.evaluate import answer, evaluate
 from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report import summaries
-from imdb_transformer.report.card import card
+from imdb_transformer.report.evaluations import card
 from imdb_transformer.report.pages import write_evaluation, write_training
 from imdb_transformer.store.run import Weighting
 from imdb_transformer.training.train import result_of

@@ -6,7 +6,7 @@ from huggingface_hub import ModelCard
 
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import ClassScore
-from imdb_transformer.report.card import card
+from imdb_transformer.report.evaluations import card
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 

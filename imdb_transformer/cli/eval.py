@@ -54,7 +54,7 @@ def evaluate(
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import answer, save, split_of
     from imdb_transformer.report import evaluations, pages
-    from imdb_transformer.report.card import write_card
+    from imdb_transformer.report.evaluations import write_card
 
     hardware.keep_freed_memory()
     split = split_of(source, split)

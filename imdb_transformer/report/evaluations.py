@@ -1,10 +1,31 @@
-"""How good runs are, in tables for the terminal and for pages."""
+"""How good runs are: tables for the terminal and for pages, and a run's model card.
 
+The card is README.md with a YAML head, as the Hugging Face hub reads it. With it a run's folder is a complete
+repository of the hub (Mitchell et al. 2019, "Model Cards for Model Reporting";
+huggingface.co/docs/hub/model-cards).
+"""
+
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import yaml
+
+from imdb_transformer import config_file
+from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
+from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Evaluation
-from imdb_transformer.report.layout import Row, percent, text_table
+from imdb_transformer.report import summaries
+from imdb_transformer.report.layout import Row, percent, text_beside, text_table
+from imdb_transformer.store import run
+from imdb_transformer.store.files import write_whole
+
+FILE_NAME = "README.md"
+IMDB = "stanfordnlp/imdb"  # the hub's name of it
+OF_IMDB = "The reviews belong to their authors and are not part of this repository."
+OF_OTHERS = "The texts are not part of this repository."
 
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 
@@ -91,3 +112,78 @@ def _interval(evaluation: Evaluation) -> str:
 
 def _or_undefined(value: float | None) -> str:
     return "undefined: a class is absent" if value is None else f"{value:.4f}"
+
+
+def write_card(opened: run.Run) -> None:
+    """Writes the card of a classifier into its run, if the run was evaluated on test."""
+    if evaluations := measured(opened, "best-test"):
+        write_whole(opened.reports / FILE_NAME, card(opened, evaluations[0]).encode())
+
+
+def card(opened: run.Run, evaluation: Evaluation) -> str:
+    """The card as Markdown, with this evaluation and those of other reviews."""
+    config, name = opened.config, opened.folder.resolve().name
+    is_imdb, init_from = config.data.source == "hub", config.train.init_from
+    model, beside = config.model, yardstick_of(opened.folder)
+    slices = [(part, f"{s.num_examples:,}", percent(s.accuracy)) for part, s in evaluation.slices.items()]
+    others = {
+        each.split: each
+        for each in measured(opened, "best-*")
+        if " of " in each.split and " + " not in each.checkpoint
+    }
+    source = f"IMDB's labelled training reviews ({IMDB})" if is_imdb else _last(config.data.source)
+    start = (
+        f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
+    )
+    return text_beside("card.md").format(
+        head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
+        name=_plain(name),
+        model=f"{model.num_layers} layers, width {model.width}, {model.attention} attention",
+        classes=", ".join(map(_plain, evaluation.classes)),
+        data=f"It was trained on {source}. {start} {OF_IMDB if is_imdb else OF_OTHERS}",
+        split=evaluation.split,
+        num_examples=evaluation.num_examples,
+        scores=_rows(score_rows(evaluation)),
+        beside=f"On the validation reviews: {summaries.beside(beside)}."
+        if beside
+        else "It was not compared.",
+        others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
+        per_class=_rows(class_table(evaluation.per_class)[1]),
+        slices=_rows(slices),
+        config=config_file.dump(config),
+    )
+
+
+def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
+    """The YAML head; the hub shows its scores beside the model."""
+    is_imdb = opened.config.data.source == "hub"
+    metrics = [{"type": "accuracy", "value": round(evaluation.accuracy, 4)},
+               {"type": "f1", "value": round(evaluation.f1, 4)}]  # fmt: skip
+    data = {
+        "type": IMDB if is_imdb else "own",
+        "name": "IMDB" if is_imdb else "own",
+        "split": evaluation.split,
+    }
+    result = {"task": {"type": "text-classification"}, "dataset": data, "metrics": metrics}
+    head: dict[str, Any] = {
+        "library_name": "imdb-tx",
+        "pipeline_tag": "text-classification",
+        "tags": ["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
+        **({"language": "en", "datasets": [IMDB]} if is_imdb else {}),
+        **({"license": "mit"} if opened.is_shipped else {}),
+    }
+    return {**head, "metrics": ["accuracy", "f1"], "model-index": [{"name": name, "results": [result]}]}
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    return "\n".join(f"| {' | '.join(_plain(str(cell)) for cell in row)} |" for row in rows)
+
+
+def _last(path: str) -> str:
+    """The last part of a path: a card is for others, who do not have these folders."""
+    return _plain(Path(path).name)
+
+
+def _plain(text: str) -> str:
+    """Text that is neither Markdown nor HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))
