@@ -121,16 +121,16 @@ def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
 ) -> None:
     ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
     linear = make_baseline(tmp_path / "nb", tiny(), "nb").validation
-    found = result_of(ended.folder).yardstick
+    yardstick = result_of(ended.folder).yardstick
     assert linear is not None
-    assert found is not None
-    assert found.accuracy == linear.accuracy
+    assert yardstick is not None
+    assert yardstick.accuracy == linear.accuracy
     pair = compare([tmp_path / "nb", ended.folder], "validation")[0].pairs[0]
-    assert (found.difference, found.low, found.high) == (pair.difference, pair.low, pair.high)
-    told = html.escape(summaries.beside(found))
+    assert (yardstick.difference, yardstick.low, yardstick.high) == (pair.difference, pair.low, pair.high)
+    told = html.escape(summaries.beside(yardstick))
     assert told in write_training(ended.folder, 1).read_text()
     assert told in write_evaluation(answer([ended.folder], "validation"), {}).read_text()
-    assert summaries.beside(found) in card(ended, evaluate(ended.folder, "validation"))
+    assert summaries.beside(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 
 

@@ -212,8 +212,8 @@ def test_the_spin_count_of_waiting_threads_is_set_before_torch_loads() -> None:
         "from imdb_transformer.cli import main\n"
         "main(); print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
     )
-    for own, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")):
-        environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"} | own
+    for added, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"} | added
         command = [sys.executable, "-c", script]
         shown = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert shown.stdout.splitlines()[-1] == f"{expected} False"

@@ -69,9 +69,10 @@ def test_compare_shows_configs_scores_and_pairs(trained: Path, tmp_path: Path) -
     shown = imdb_tx("compare", trained, tmp_path / "nb").stdout
     assert "train.lr" in shown
     assert "McNemar" in shown
-    found = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
-    assert found["differences"] == {"kind": ["classifier", "nb", "classifier"], "train.lr": [0.01, 0.5, 0.01]}
-    assert len(found["pairs"]) == 3
-    sizes = [(each["split"], each["num_examples"]) for each in found["evaluations"]]
+    comparison = json.loads(imdb_tx("compare", trained, tmp_path / "nb", trained, "--json").stdout)
+    kinds, rates = ["classifier", "nb", "classifier"], [0.01, 0.5, 0.01]
+    assert comparison["differences"] == {"kind": kinds, "train.lr": rates}
+    assert len(comparison["pairs"]) == 3
+    sizes = [(each["split"], each["num_examples"]) for each in comparison["evaluations"]]
     assert sizes == [("validation", 20)] * 3  # choices are made on validation
     assert isinstance(imdb_tx("compare", trained).exception, ConfigError)

@@ -33,25 +33,26 @@ def test_score_equals_a_naive_loop() -> None:
         probabilities = [math.exp(a) / (math.exp(a) + math.exp(b)), math.exp(b) / (math.exp(a) + math.exp(b))]
         correct += (b > a) == label
         loss -= math.log(probabilities[label])
-    found = score(LOGITS, LABELS)
-    assert found.f1 == pytest.approx(f1_score(LABELS, LOGITS.argmax(1), average="macro"))
-    assert (found.accuracy, found.loss) == (correct / 50, pytest.approx(loss / 50))
+    result = score(LOGITS, LABELS)
+    assert result.f1 == pytest.approx(f1_score(LABELS, LOGITS.argmax(1), average="macro"))
+    assert (result.accuracy, result.loss) == (correct / 50, pytest.approx(loss / 50))
 
 
 def test_scores_agree_with_each_other() -> None:
-    found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    (tn, fp), (fn, tp) = found.confusion
-    assert found.accuracy == (tn + tp) / 50
-    assert found.f1 == pytest.approx(2 * tp / (2 * tp + fp + fn))
+    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    (tn, fp), (fn, tp) = evaluation.confusion
+    assert evaluation.accuracy == (tn + tp) / 50
+    assert evaluation.f1 == pytest.approx(2 * tp / (2 * tp + fp + fn))
     pairs = [(p, n) for p in LOGITS[LABELS == 1] for n in LOGITS[LABELS == 0]]
     wins = [(p[1] - p[0] > n[1] - n[0]) for p, n in pairs]
-    assert found.roc_auc == pytest.approx(np.mean(wins))
+    assert evaluation.roc_auc == pytest.approx(np.mean(wins))
 
 
 def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:
     logits = np.log([[0.8, 0.2], [0.3, 0.7]])
-    found = evaluation_of(logits, np.array([0, 0]), split="test", checkpoint="best", classes=("neg", "pos"))
-    assert found.calibrated.brier == pytest.approx((0.2**2 + 0.2**2 + 0.7**2 + 0.7**2) / 2)
+    labels = np.array([0, 0])
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
+    assert evaluation.calibrated.brier == pytest.approx((0.2**2 + 0.2**2 + 0.7**2 + 0.7**2) / 2)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -60,14 +61,14 @@ def test_average_precision_follows_its_definition(num_classes: int) -> None:
     logits = np.random.default_rng(0).normal(size=(40, num_classes))
     labels = np.random.default_rng(1).integers(0, num_classes, 40)
     classes = tuple("abc"[:num_classes])
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     expected = []
     for i in [1] if num_classes == 2 else range(3):
         ranked = labels[np.argsort(-probabilities[:, i])] == i
         precisions = np.cumsum(ranked) / np.arange(1, 41)
         expected.append(precisions[ranked].mean())
-    assert found.average_precision == pytest.approx(np.mean(expected))
+    assert evaluation.average_precision == pytest.approx(np.mean(expected))
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
 
 
 def test_the_clean_slice_omits_reviews_of_training(guesses: run.Run) -> None:
-    found = evaluate(guesses.folder, "test")
-    assert found.num_examples == 40
-    assert found.slices[CLEAN].num_examples == 30
+    evaluation = evaluate(guesses.folder, "test")
+    assert evaluation.num_examples == 40
+    assert evaluation.slices[CLEAN].num_examples == 30
     assert CLEAN not in evaluate(guesses.folder, "validation").slices
 
 
@@ -107,12 +108,12 @@ def test_the_interval_follows_wilsons_formula() -> None:
     labels = np.array([0] * 10)
     logits = np.tile([1.0, 0.0], (10, 1))
     logits[0] = [0.0, 1.0]  # 9 of 10
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
     z, n, p = 1.959964, 10, 0.9
     centre, half = (p + z * z / 2 / n), z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
     low, high = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
-    assert (found.accuracy_low, found.accuracy_high) == (pytest.approx(low), pytest.approx(high))
-    assert found.roc_auc is None  # one class only
+    assert (evaluation.accuracy_low, evaluation.accuracy_high) == (pytest.approx(low), pytest.approx(high))
+    assert evaluation.roc_auc is None  # one class only
 
 
 def test_f1_is_zero_without_true_or_predicted_positives() -> None:
@@ -134,10 +135,10 @@ def test_an_evaluation_names_the_checkpoint_of_each_run(trained: Path, tmp_path:
 def test_three_classes_are_scored() -> None:
     logits = np.random.default_rng(0).normal(size=(60, 3))
     labels = np.arange(60) % 3
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
-    assert sum(map(sum, found.confusion)) == 60
-    assert found.roc_auc is not None
-    assert 0 < found.roc_auc < 1
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
+    assert sum(map(sum, evaluation.confusion)) == 60
+    assert evaluation.roc_auc is not None
+    assert 0 < evaluation.roc_auc < 1
 
 
 def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
@@ -151,10 +152,10 @@ def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
 
 def test_evaluation_of_a_split_is_written_into_the_run(trained: Path) -> None:
     folder = trained / "evaluation"
-    found = evaluate(trained)
-    assert found.num_examples == 100
-    assert found.accuracy > 0.6
-    assert type(found).model_validate_json((folder / "best-test.json").read_bytes()) == found
+    evaluation = evaluate(trained)
+    assert evaluation.num_examples == 100
+    assert evaluation.accuracy > 0.6
+    assert type(evaluation).model_validate_json((folder / "best-test.json").read_bytes()) == evaluation
     last = evaluate(str(trained / "checkpoints" / "last"), "validation")
     assert last.num_examples == 20
     assert (folder / "last-validation.json").exists()
@@ -180,8 +181,8 @@ def test_columns_of_another_source_can_be_chosen(trained: Path, tmp_path: Path) 
     assert isinstance(wrong.exception, DataError)
     alone = imdb_tx("eval", folder, "--text-column", "review")
     assert isinstance(alone.exception, ConfigError)
-    named = imdb_tx(*options, "--text-column", "review", "--label-column", "stars")
-    assert json.loads(named.stdout)["num_examples"] == 40
+    measured = imdb_tx(*options, "--text-column", "review", "--label-column", "stars")
+    assert json.loads(measured.stdout)["num_examples"] == 40
 
 
 def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(
@@ -237,10 +238,10 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     write_json(moved / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
     with pytest.raises(DataError, match="differs from the reviews"):
         evaluate(moved, "test")
-    found = evaluate(moved, "test", source=str(source))
-    assert found.num_examples == 100
+    evaluation = evaluate(moved, "test", source=str(source))
+    assert evaluation.num_examples == 100
     (written,) = (moved / "evaluation").glob(f"best-test-{source.name}-*.json")
-    assert type(found).model_validate_json(written.read_bytes()) == found
+    assert type(evaluation).model_validate_json(written.read_bytes()) == evaluation
 
 
 def test_the_temperature_is_1_if_validation_has_no_error() -> None:
@@ -252,11 +253,11 @@ def test_the_temperature_is_1_if_validation_has_no_error() -> None:
 
 def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
-    found = evaluate(copies, "validation")
+    evaluation = evaluate(copies, "validation")
     (written,) = (copies[0] / "evaluation").glob("*-with-*.json")
     assert len(written.name) < 100
-    assert json.loads(written.read_text())["checkpoint"] == found.checkpoint
-    assert found.checkpoint.count("a-run-of-a-long-name") == 12
+    assert json.loads(written.read_text())["checkpoint"] == evaluation.checkpoint
+    assert evaluation.checkpoint.count("a-run-of-a-long-name") == 12
     evaluate(copies[:-1], "validation")
     assert len(list((copies[0] / "evaluation").glob("*-with-*.json"))) == 2
 
@@ -278,12 +279,13 @@ def test_scores_are_named_and_rounded_for_people() -> None:
 def test_each_class_has_precision_recall_f1_and_support() -> None:
     logits = np.log(np.eye(3)[[0, 0, 1, 2, 2]] * 0.8 + 0.1)
     labels = np.array([0, 1, 1, 1, 2])
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("1", "3", "10"))
-    figures = {name: (each.precision, each.recall, each.support) for name, each in found.per_class.items()}
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("1", "3", "10"))
+    per_class = evaluation.per_class.items()
+    figures = {name: (each.precision, each.recall, each.support) for name, each in per_class}
     assert figures == {"1": (0.5, 1.0, 1), "3": (1.0, pytest.approx(1 / 3), 3), "10": (0.5, 1.0, 1)}
-    assert found.f1 == pytest.approx(np.mean([each.f1 for each in found.per_class.values()]))
-    assert found.mean_absolute_error == pytest.approx((2 + 7) / 5)  # 3 taken for 1, and for 10
-    shown = as_text(evaluation_tables(found, {}))
+    assert evaluation.f1 == pytest.approx(np.mean([each.f1 for each in evaluation.per_class.values()]))
+    assert evaluation.mean_absolute_error == pytest.approx((2 + 7) / 5)  # 3 taken for 1, and for 10
+    shown = as_text(evaluation_tables(evaluation, {}))
     assert "macro F1" in shown
     assert re.search(r"mean absolute error +1\.8000", shown)
     assert "class  precision  recall  F1      support" in shown
@@ -291,12 +293,12 @@ def test_each_class_has_precision_recall_f1_and_support() -> None:
 
 @pytest.mark.parametrize("classes", [("a", "b", "c"), ("1", "2", "nan")])
 def test_only_classes_that_are_numbers_have_a_mean_error(classes: tuple[str, ...]) -> None:
-    found = evaluation_of(np.eye(3), np.arange(3), split="test", checkpoint="best", classes=classes)
-    assert found.mean_absolute_error is None
-    assert "absolute" not in as_text(evaluation_tables(found, {}))
+    evaluation = evaluation_of(np.eye(3), np.arange(3), split="test", checkpoint="best", classes=classes)
+    assert evaluation.mean_absolute_error is None
+    assert "absolute" not in as_text(evaluation_tables(evaluation, {}))
 
 
 def test_f1_of_two_classes_names_its_class() -> None:
-    found = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    assert "F1 of pos" in as_text(evaluation_tables(found, {}))
-    assert found.f1 == pytest.approx(found.per_class["pos"].f1)
+    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
+    assert "F1 of pos" in as_text(evaluation_tables(evaluation, {}))
+    assert evaluation.f1 == pytest.approx(evaluation.per_class["pos"].f1)

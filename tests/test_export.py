@@ -200,8 +200,8 @@ def test_a_review_without_ids_is_the_empty_text(trained: Path, exported: Path) -
     session = onnxruntime.InferenceSession(exported)
     expected = exact(trained).probabilities("")
     for shape in ((1, 0), (3, 0), (2, 5), (1, 1), (2, 40)):
-        (found,) = session.run(None, {"ids": np.zeros(shape, np.int64)})
-        np.testing.assert_allclose(np.exp(found), np.tile(expected, (shape[0], 1)), atol=1e-4)
+        (output,) = session.run(None, {"ids": np.zeros(shape, np.int64)})
+        np.testing.assert_allclose(np.exp(output), np.tile(expected, (shape[0], 1)), atol=1e-4)
 
 
 def test_the_documented_call_from_another_program_gives_the_same_probabilities(
@@ -214,11 +214,11 @@ def test_the_documented_call_from_another_program_gives_the_same_probabilities(
     texts = ["I laughed, I cried.", "", "a long film " * 200]
     example = example.replace("runs/base/model.onnx", str(tmp_path / "model.onnx"))
     example = re.sub(r"texts = .*", f"texts = {texts!r}", example)
-    found: dict[str, object] = {}
-    exec(example, found)
-    assert found["classes"] == ["neg", "pos"]
+    seen: dict[str, object] = {}
+    exec(example, seen)
+    assert seen["classes"] == ["neg", "pos"]
     np.testing.assert_allclose(
-        found["probabilities"], Predictor.load(exported).probabilities(texts), atol=1e-4
+        seen["probabilities"], Predictor.load(exported).probabilities(texts), atol=1e-4
     )
 
 
@@ -236,9 +236,9 @@ def test_an_exported_file_is_evaluated_as_its_run_is(trained: Path, exported: Pa
 
 
 def test_an_exported_file_is_compared_with_its_run(trained: Path, exported: Path) -> None:
-    found = json.loads(imdb_tx("compare", trained, exported, "--split", "validation", "--json").stdout)
-    assert found["differences"] == {}
-    assert found["pairs"][0]["difference"] == 0
+    comparison = json.loads(imdb_tx("compare", trained, exported, "--split", "validation", "--json").stdout)
+    assert comparison["differences"] == {}
+    assert comparison["pairs"][0]["difference"] == 0
 
 
 def test_every_kind_of_model_tells_how_far_it_is(

@@ -97,8 +97,8 @@ def test_the_next_token_is_guessed_as_in_training(causal: Path) -> None:
         inputs = torch.tensor([[MASK_ID, *read[-63:]]])  # of 64
         features = model.encoder(inputs, inputs != PAD_ID, hardware.dtype, direction=1)
         expected = model.logits(features[0, -1:])[0]
-        found = next_logits(model, read, tokenizer.max_length, hardware)
-        torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)  # activations may be bf16
+        logits = next_logits(model, read, tokenizer.max_length, hardware)
+        torch.testing.assert_close(logits, expected, atol=1e-2, rtol=1e-2)  # activations may be bf16
 
 
 def test_special_pieces_are_never_written(causal: Path) -> None:

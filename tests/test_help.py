@@ -101,8 +101,8 @@ def test_a_shell_completes_commands_configs_keys_and_runs(
         text=True,
         check=True,
     ).stdout
-    found = re.findall(r"^(?:_arguments '\*: :\(\()?\"?([\w./=-]+)", shown, re.MULTILINE)
-    assert sorted(found) == completions
+    offered = re.findall(r"^(?:_arguments '\*: :\(\()?\"?([\w./=-]+)", shown, re.MULTILINE)
+    assert sorted(offered) == completions
 
 
 def test_a_run_is_found_by_its_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,10 +327,10 @@ def test_one_text_gets_one_prediction_and_many_an_iterator(trained: Path) -> Non
     from imdb_transformer import Predictor as Exported
 
     predictor = Exported.load(trained)
-    found = predictor("a good film")
-    assert found.text == "a good film"
+    prediction = predictor("a good film")
+    assert prediction.text == "a good film"
     assert [other.text for other in predictor(text for text in ("x", "y"))] == ["x", "y"]
-    assert next(iter(predictor(["a good film"]))) == found
+    assert next(iter(predictor(["a good film"]))) == prediction
 
 
 TEXTS = st.lists(
@@ -345,12 +345,12 @@ def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, text
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
     out = tables.output_schema(table.schema)
-    found = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
-    tables.write_tables([tables.with_predictions(table, found, out)], out, path)
+    predictions = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
+    tables.write_tables([tables.with_predictions(table, predictions, out)], out, path)
     assert texts_of(path) == texts
     read = read_table(path)
     assert read.column("id").to_pylist() == table.column("id").to_pylist()
-    assert [float(p) for p in read.column("probability").to_pylist()] == [p.probability for p in found]
+    assert [float(p) for p in read.column("probability").to_pylist()] == [p.probability for p in predictions]
 
 
 def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:

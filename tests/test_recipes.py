@@ -31,8 +31,8 @@ ROOT = Path(__file__).parent.parent
 def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     config_path: Path, source: Path, tmp_path: Path
 ) -> None:
-    own = Path(shutil.copytree(source, tmp_path / "own"))
-    data = ("--config", config_path, "--set", f"data.source={own}", "--set", "train.yardstick=true")
+    folder = Path(shutil.copytree(source, tmp_path / "own"))
+    data = ("--config", config_path, "--set", f"data.source={folder}", "--set", "train.yardstick=true")
     arguments = ("train", *data, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
     printed = imdb_tx(*arguments).stdout
     header, rule, row = (line.strip("| ").split(" | ") for line in printed.splitlines()[:3])
@@ -47,10 +47,10 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     each = summary["test_accuracy"]["each"]
     assert summary["test_accuracy"]["mean"] == pytest.approx(np.mean(each))
     assert summary["test_accuracy"]["sd"] == pytest.approx(np.std(each, ddof=1))
-    found = [evaluate([tmp_path / f"r-seed-{seed}"], "test") for seed in (0, 1)]
-    assert summary["raw_ece"]["mean"] == pytest.approx(np.mean([one.raw.ece for one in found]))
-    assert summary["calibrated_ece"]["each"] == [one.calibrated.ece for one in found]
-    assert summary["clean_test_accuracy"]["each"] == [one.slices[CLEAN].accuracy for one in found]
+    evaluations = [evaluate([tmp_path / f"r-seed-{seed}"], "test") for seed in (0, 1)]
+    assert summary["raw_ece"]["mean"] == pytest.approx(np.mean([one.raw.ece for one in evaluations]))
+    assert summary["calibrated_ece"]["each"] == [one.calibrated.ece for one in evaluations]
+    assert summary["clean_test_accuracy"]["each"] == [one.slices[CLEAN].accuracy for one in evaluations]
     files = [weights(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
     assert files[0] != files[1]
     other = imdb_tx(*arguments, "--set", "train.lr=0.5")
@@ -58,7 +58,7 @@ def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
     imdb_tx("baseline", *data, "--run-dir", tmp_path / "nb")
     taught = imdb_tx(*arguments, "--teacher", tmp_path / "nb")
     assert "--teacher" in str(taught.exception)
-    with (own / "train.jsonl").open("a") as file:
+    with (folder / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
     assert "other reviews" in str(imdb_tx(*arguments).exception)
 
@@ -156,14 +156,14 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     together = Predictor.load(trained, tmp_path / "nb").probabilities(texts)
     np.testing.assert_allclose(together, np.mean(alone, axis=0))
     exact = Predictor.load(trained, tmp_path / "nb", few=True).probabilities(texts)
-    found = answer([trained, tmp_path / "nb"])
-    assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", found.file.name)
+    answers = answer([trained, tmp_path / "nb"])
+    assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", answers.file.name)
     other = answer([tmp_path / "nb", run.open_run(trained).checkpoint("last")])
     assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.file.name)
-    assert "+" in found.evaluation.checkpoint
+    assert "+" in answers.evaluation.checkpoint
     copy = shutil.copytree(trained, tmp_path / "copy")
     both = json.loads(imdb_tx("eval", copy, tmp_path / "nb", "--json").stdout)
-    right = Predictor.load(trained, tmp_path / "nb").probabilities(found.texts).argmax(1) == found.labels
+    right = Predictor.load(trained, tmp_path / "nb").probabilities(answers.texts).argmax(1) == answers.labels
     assert both["accuracy"] == right.mean()
     shown = imdb_tx("predict", "--run", trained, "--run", tmp_path / "nb", "a good film", "--json")
     assert json.loads(shown.stdout)["probability"] == pytest.approx(exact[0].max())
@@ -232,17 +232,17 @@ def test_evaluation_tells_how_it_is_on_reviews_that_were_not_trained_on(
 
 
 def test_evaluation_slices_the_split(trained: Path) -> None:
-    found = evaluate(trained, "test")
-    sizes = {name: part.num_examples for name, part in found.slices.items()}
+    evaluation = evaluate(trained, "test")
+    sizes = {name: part.num_examples for name, part in evaluation.slices.items()}
     assert sizes["cut"] + sizes["not cut"] == 100
     assert sum(size for name, size in sizes.items() if "words" in name) == 100
-    assert found.calibrated.loss == found.loss
+    assert evaluation.calibrated.loss == evaluation.loss
 
 
 def test_another_source_has_no_slice_of_what_training_did_not_see(trained: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
-    found = evaluate(trained, source=str(tmp_path / "o.jsonl"))
-    assert CLEAN not in found.slices
+    evaluation = evaluate(trained, source=str(tmp_path / "o.jsonl"))
+    assert CLEAN not in evaluation.slices
 
 
 def test_validation_that_a_run_was_trained_on_is_refused(tiny: Tiny, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_validation_that_a_run_was_trained_on_is_refused(tiny: Tiny, tmp_path: P
 
 
 def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: Path) -> None:
-    given = ("--config", config_path)
-    imdb_tx("baseline", *given, "--run-dir", tmp_path / "nb")
-    imdb_tx("pretrain", *given, "--run-dir", tmp_path / "p")
-    start = ("train", *given, "--init-from", tmp_path / "p")
+    options = ("--config", config_path)
+    imdb_tx("baseline", *options, "--run-dir", tmp_path / "nb")
+    imdb_tx("pretrain", *options, "--run-dir", tmp_path / "p")
+    start = ("train", *options, "--init-from", tmp_path / "p")
     assert imdb_tx(*start, "--run-dir", tmp_path / "teacher").exit_code == 0
     taught = ("--teacher", tmp_path / "teacher", "--teacher", tmp_path / "nb")
     result = imdb_tx(*start, *taught, "--seeds", 2, "--test", "--run-dir", tmp_path / "r", "--json")

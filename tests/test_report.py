@@ -58,9 +58,9 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
-    found = answer([copy], source=str(path), data_dir=str(tmp_path))
-    save(found)  # which makes the folder of the page
-    page = write_evaluation(found, {}).read_text()
+    answers = answer([copy], source=str(path), data_dir=str(tmp_path))
+    save(answers)  # which makes the folder of the page
+    page = write_evaluation(answers, {}).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
@@ -90,19 +90,18 @@ def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
     logits = np.random.default_rng(0).normal(size=(20, num_classes))
     labels = np.zeros(20, np.int64)
     classes = tuple("abc"[:num_classes])
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert figures.roc({"run": probabilities}, labels, classes) is None
-    assert figures.slices(found) is None
+    assert figures.slices(evaluation) is None
     assert figures.losses({"run": []}) is None
     assert figures.accuracies({"run": []}) is None
     assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).content.startswith("<svg")
-    recall = 100 * found.confusion[0][0] / 20
-    assert f">{recall:.1f} / 100.0%<" in figures.by_class(found).content
-    assert f">20 reviews, F1 {200 * recall / (100 + recall):.1f}<" in figures.by_class(found).content
-    assert (
-        f">{found.confusion[0][0]}<br><small>{recall:.1f}%</small></td>" in figures.confusion(found).content
-    )
+    recall = 100 * evaluation.confusion[0][0] / 20
+    assert f">{recall:.1f} / 100.0%<" in figures.by_class(evaluation).content
+    assert f">20 reviews, F1 {200 * recall / (100 + recall):.1f}<" in figures.by_class(evaluation).content
+    cell = f">{evaluation.confusion[0][0]}<br><small>{recall:.1f}%</small></td>"
+    assert cell in figures.confusion(evaluation).content
 
 
 def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path) -> None:
@@ -116,9 +115,9 @@ def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path)
     shown = imdb_tx("eval", copy).stdout
     assert "\nbaseline " in shown
     assert f"{100 * alone.accuracy:.2f}%" in shown
-    found = json.loads(imdb_tx("eval", copy, "--json").stdout)["baselines"]
-    assert {Path(name).name for name in found} == {"nb", "tfidf"}
-    assert found[str(tmp_path / "nb")]["accuracy"] == alone.accuracy
+    baselines = json.loads(imdb_tx("eval", copy, "--json").stdout)["baselines"]
+    assert {Path(name).name for name in baselines} == {"nb", "tfidf"}
+    assert baselines[str(tmp_path / "nb")]["accuracy"] == alone.accuracy
     assert (tmp_path / "tfidf" / "evaluation" / "best-test.json").exists()
     assert str(tmp_path / "tfidf") in (copy / "report.html").read_text()
 
@@ -233,9 +232,9 @@ def test_values_of_curves_that_end_together_do_not_overlap() -> None:
 
 def test_names_of_classes_and_runs_are_escaped_in_figures() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
-    found = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("<b>", "$$", "&"))
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("<b>", "$$", "&"))
     losses = figures.losses({"<b>": [{"step": 1, "loss": 1.0}]})
-    page = figures.grid([figures.by_class(found), figures.confusion(found), losses])
+    page = figures.grid([figures.by_class(evaluation), figures.confusion(evaluation), losses])
     assert "<b>" not in page.replace("<figcaption><b>", "")
     assert "&lt;b&gt;" in page
 

@@ -37,8 +37,8 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_a_run_moved_elsewhere_still_predicts(trained: Path, copy: Path) -> None:
-    here, there = Predictor.load(trained), Predictor.load(copy)
-    assert here.probabilities(["a good film"]).tolist() == there.probabilities(["a good film"]).tolist()
+    here, moved = Predictor.load(trained), Predictor.load(copy)
+    assert here.probabilities(["a good film"]).tolist() == moved.probabilities(["a good film"]).tolist()
 
 
 def test_a_run_records_its_environment_and_hashes(trained: Path) -> None:

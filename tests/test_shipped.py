@@ -173,13 +173,13 @@ def test_reviews_start_from_the_encoder_that_suits_them_and_never_from_labels_th
     assert probe.probe("imdb", config, rows_read, CPU) > 0.8
     assert probe.probe("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0
 
-    named = load_config("base.toml", [*values, 'train.init_from="imdb"'])
-    assert prepare(named, "classifier", CPU).config.train.init_from == "imdb"
+    labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
+    assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     assert probe.settled(config, "classifier", CPU).train.init_from == "imdb-encoder"
     with pytest.raises(RunError, match="may have seen what is held out here"):
-        prepare(named, "classifier", CPU)
+        prepare(labelled, "classifier", CPU)
 
 
 def test_own_reviews_are_learnt_from_the_shipped_encoder_without_a_config(

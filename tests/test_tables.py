@@ -44,18 +44,18 @@ def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: s
 
 
 @pytest.mark.parametrize(
-    ("written", "named"),
+    ("written", "name"),
     [("cp1252", "cp1252"), ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"), ("utf-16-le", "utf-16-le")],
 )
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_of_windows_is_read_in_its_encoding(
-    tmp_path: Path, written: str, named: str, zipped: bool
+    tmp_path: Path, written: str, name: str, zipped: bool
 ) -> None:
     """A byte order mark needs no option."""
     content = as_csv(";").encode(written)
     path = tmp_path / ("r.csv.gz" if zipped else "r.csv")
     path.write_bytes(gzip.compress(content) if zipped else content)
-    assert [tuple(row.values()) for row in rows_of(path, encoding=named)] == GERMAN
+    assert [tuple(row.values()) for row in rows_of(path, encoding=name)] == GERMAN
 
 
 def test_a_wrong_encoding_is_told_with_its_line_and_the_option(tmp_path: Path) -> None:

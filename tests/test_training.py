@@ -42,10 +42,10 @@ def test_same_seed_gives_the_same_files_with_the_test_split_deleted_and_another_
     shutil.rmtree(tmp_path / "data" / "encoded")
     shutil.rmtree(tmp_path / "data" / "tokenizers")
     unopened = train(tiny(), tmp_path / "unopened").folder
-    own = tmp_path / "own"
-    shutil.copytree(source, own)
-    (own / "test.jsonl").unlink()
-    elsewhere = tiny(f"data.source={own}", f"data.data_dir={tmp_path / 'other'}")
+    folder = tmp_path / "own"
+    shutil.copytree(source, folder)
+    (folder / "test.jsonl").unlink()
+    elsewhere = tiny(f"data.source={folder}", f"data.data_dir={tmp_path / 'other'}")
     without = train(elsewhere, tmp_path / "without").folder
     assert weights(whole) == weights(unopened) == weights(without)
     assert (whole / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
@@ -127,8 +127,8 @@ def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path
     raw = load_file(last / "training.safetensors")
     assert not torch.equal(averaged["head.weight"], raw["weights.head.weight"])
     told = metrics.read(ended.folder)[-1]["validation"]
-    found = evaluate(last, "validation")
-    assert told["loss"] == pytest.approx(found.raw.loss, rel=1e-6)
+    evaluation = evaluate(last, "validation")
+    assert told["loss"] == pytest.approx(evaluation.raw.loss, rel=1e-6)
 
 
 def test_a_full_disk_is_told_before_training_starts(
