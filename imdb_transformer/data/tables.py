@@ -83,10 +83,10 @@ def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report,
         bad_row(f"{place(path, number)} {problem}")
 
     suffix = suffix_of(path)
-    with ExitStack() as opened, _named_errors(path):
-        pipe = file = file or opened.enter_context(path.open("rb"))  # its errors name the file
+    with ExitStack() as stack, _named_errors(path):
+        pipe = file = file or stack.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
-            file = opened.enter_context(gzip.open(file))
+            file = stack.enter_context(gzip.open(file))
         parts = rows.lines_as_they_come(file, encoding, path)
         lines = chain.from_iterable(parts)
         if suffix == ".parquet":
