@@ -88,8 +88,8 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     text = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "train.epochs=0").stdout
     assert "nothing was trained" in text
     assert "reviews           train 180, validation 20, test 100" in text
-    assert re.search(r"^batches +of at most [\d,]+ tokens; 60 epochs$", text, re.MULTILINE)
-    assert "epochs = 60" in text  # the number that follows from the reviews
+    assert re.search(r"^batches +of at most [\d,]+ tokens; 20 epochs$", text, re.MULTILINE)
+    assert "epochs = 20" in text  # the number that follows from the reviews
     assert not list(tmp_path.rglob("run.json"))
     assert not (tmp_path / "data").exists()  # nor was anything imported
 

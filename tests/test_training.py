@@ -230,19 +230,19 @@ def test_batch_size_and_epochs_follow_from_the_reviews_where_they_are_0() -> Non
         return train.batch_tokens, train.epochs
 
     assert settled_for(22_500, 291) == (8192, 2)
-    assert settled_for(8_000, 25) == (800, 4)  # each padded to 32
-    assert settled_for(3_000, 20) == (640, 8)
-    assert settled_for(1_200, 230) == (20 * 230, 19)
-    assert settled_for(200, 230) == (16 * 230, 60)
-    assert settled_for(200, 5) == (512, 60)
-    assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 8)
+    assert settled_for(8_000, 25) == (800, 3)  # each padded to 32
+    assert settled_for(3_000, 20) == (640, 7)
+    assert settled_for(1_200, 230) == (20 * 230, 16)
+    assert settled_for(200, 230) == (16 * 230, 20)
+    assert settled_for(200, 5) == (512, 20)
+    assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)
     assert settled_for(8_000, 25, epochs=1) == (800, 1)
 
 
 def test_a_run_says_which_steps_followed_from_its_reviews(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny("train.epochs=0", "train.batch_tokens=0", "train.lr=1e-3")
     made = prepare(config, "classifier", CPU)
-    assert made.config.train.epochs == 60
+    assert made.config.train.epochs == 20
     assert made.config.train.evals_per_epoch == 1
     assert made.config.train.batch_tokens == int(16 * made.train.lengths.mean())
     with pytest.raises(Interrupted):

@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 # For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
-NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1200, 2, 60
+NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1000, 2, 20
 MAX_EVALS = 20  # unless there are more epochs
 
 
