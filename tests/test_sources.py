@@ -122,6 +122,38 @@ def test_a_path_that_is_not_a_source_is_refused(
         read(source)
 
 
+def test_a_folder_with_one_table_is_read_as_that_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.csv").write_bytes("text;label\nschön;5\nöde;1\n".encode("cp1252"))
+    (tmp_path / "README.md").write_text("my reviews")
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    write_csv(Path("data"), ["a corpus of an earlier training"], ["1"], "train.csv")
+    assert read(".", encoding="cp1252").splits["train"].texts == ["schön", "öde"]
+    with pytest.raises(DataError, match=r"mine\.csv: line 2 is not UTF-8"):
+        read(".")
+
+
+def test_a_folder_of_tables_without_train_is_refused_by_their_names(tmp_path: Path) -> None:
+    write_csv(tmp_path, ["a", "b"], ["pos", "neg"], "b.csv")
+    (tmp_path / "a.csv").write_text("")
+    with pytest.raises(DataError, match=r"none is called train: a\.csv, b\.csv"):
+        read(tmp_path)
+    (tmp_path / "b.csv").rename(tmp_path / "test.csv")
+    with pytest.raises(DataError, match="no train split; it has: test"):
+        read(tmp_path)
+
+
+def test_a_damaged_file_in_the_hubs_layout_gets_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(DataError, match="`datasets` cannot load"):
+        read(tmp_path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def write_hub_layout(folder: Path) -> Path:
     """The layout of the hub's stanfordnlp/imdb: Parquet files by split, class names in a README's header."""
     features = datasets.Features(

@@ -6,6 +6,7 @@ into its own cache.
 
 import errno
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
@@ -49,17 +50,43 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     if not path.exists():
         raise DataError(f"There is no source {source!r}: no such file or folder, and not `hub` or `demo`.")
     if path.is_dir():
-        if root := archive.root_of_tree(path):
-            return archive.read_tree(root)
-        files = _tables_by_split(path)
-        if "train" in files or (classes and files):
-            return _read_tables(files, config, classes)
-        return _read_folder(path, config)
+        return _read_folder(path, config, classes)
     if tables.is_table(path):
         return _read_tables({"train": path}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
-    raise DataError(f"{path} is no source: its name should end in {tables.ENDINGS} or .tar.gz.")
+    tabs = " If it is a table with tabs, rename it to .tsv." if path.suffix.lower() == ".txt" else ""
+    raise DataError(f"{path} is no source: its name should end in {tables.ENDINGS}, or in .tar.gz.{tabs}")
+
+
+def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
+    """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
+    if root := archive.root_of_tree(folder):
+        return archive.read_tree(root)
+    files = _tables_by_split(folder)
+    if files and ("train" in files or classes):
+        return _read_tables(files, config, classes)
+    loose = [path for path in sorted(folder.iterdir()) if path.is_file() and tables.is_table(path)]
+    if not loose or _has_card(folder) or (not files and any(map(_names_split, loose))):
+        return _read_hub_layout(folder, config)
+    if files or len(loose) == 1:
+        return _read_tables(files or {"train": loose[0]}, config)
+    names = ", ".join(path.name for path in loose[:10])
+    raise DataError(
+        f"{folder} has several tables, and none is called train: {names}. Name one of them, or rename them "
+        "to train and test."
+    )
+
+
+def _has_card(folder: Path) -> bool:
+    """Whether a folder has a README.md as the hub's, whose header may say which files belong to a split."""
+    path = folder / "README.md"
+    return path.is_file() and path.read_bytes()[:3] == b"---"
+
+
+def _names_split(path: Path) -> bool:
+    """Whether a word of a file's name is that of a split, as in `train-00000-of-00001.parquet`."""
+    return not {*SPLITS, *SPLIT_ALIASES}.isdisjoint(re.split(r"[^a-z]+", path.name.lower()))
 
 
 def _tables_by_split(folder: Path) -> dict[str, Path]:
@@ -139,8 +166,8 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
         return None
 
 
-def _read_folder(folder: Path, config: DataConfig) -> Reviews:
-    """Reviews of a folder in the hub's layout."""
+def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
+    """Reviews of a folder that `datasets` reads."""
     if not any(tables.is_table(path) for path in folder.rglob("*")):
         raise DataError(
             f"{folder} is no source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
@@ -149,10 +176,13 @@ def _read_folder(folder: Path, config: DataConfig) -> Reviews:
 
     had_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # a folder is read in seconds
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
     try:
         with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-            return _load_dataset(str(folder), config, cache_dir=cache)
+            return _load_dataset(str(folder.resolve()), config, cache_dir=cache)
     finally:
+        datasets.logging.set_verbosity(verbosity)
         if had_bars:
             datasets.enable_progress_bars()
 
@@ -171,7 +201,8 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
             blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
             origin = f"{name}, split {split}"
             columns[split] = _texts_and_labels(blocks, table.schema, split, config, origin)[:2]
-    except (*LOADING_ERRORS, HfHubHTTPError) as error:  # ConnectionError, an OSError, when offline
+    except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
+        # offline it is a ConnectionError, an OSError
         raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
     return from_named_labels(columns, origin=name)
 

@@ -21,7 +21,7 @@ from imdb_transformer.errors import DataError
 
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
-ENDINGS = f"{', '.join(TABLE_SUFFIXES)}, all but the last two also with .gz"
+ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
 BLOCK_ROWS = 2000
 BLOCK_BYTES = 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose files do not tell how large a row is
