@@ -30,7 +30,9 @@ class Hardware(NamedTuple):
         """One line for people: device, threads, type."""
         if self.device.type == "cuda":
             return f"{torch.cuda.get_device_name(self.device)}, {self.precision} activations"
-        return f"{processor_name()}, {torch.get_num_threads()} threads, {self.precision} activations"
+        num_threads = torch.get_num_threads()
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
+        return f"{processor_name()}, {threads}, {self.precision} activations"
 
 
 def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:

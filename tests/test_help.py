@@ -77,6 +77,8 @@ def test_an_option_that_is_a_key_is_answered_with_set(arguments: list[str], said
         ("imdb-tx pre", ["predict", "pretrain"]),
         ("imdb-tx train --config ba", ["base.toml"]),
         ("imdb-tx train --set train.l", ["train.label_smoothing=", "train.lr="]),
+        ("imdb-tx train --set train.lr", ["train.lr=", "train.lr=0.0006"]),
+        ("imdb-tx gen", ["generate"]),
         ("imdb-tx eval runs/", ["runs/one", "runs/two"]),
     ],
 )
@@ -103,6 +105,22 @@ def test_a_shell_completes_commands_configs_keys_and_runs(
     ).stdout
     offered = re.findall(r"^(?:_arguments '\*: :\(\()?\"?([\w./=-]+)", shown, re.MULTILINE)
     assert sorted(offered) == completions
+
+
+def test_fish_gets_each_description_on_one_line() -> None:
+    asked = {
+        "_IMDB_TX_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": "imdb-tx ", "COLUMNS": "40",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }  # fmt: skip
+    script = "import sys; sys.argv[0] = 'imdb-tx'; from imdb_transformer.cli import main; main()"
+    command = [sys.executable, "-c", script]
+    shown = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=True).stdout
+    assert "runs\tList runs" in shown
+    assert all("\t" in line for line in shown.splitlines())
+
+
+def test_typer_prints_no_colours_which_would_be_spelt_out() -> None:
+    assert app.info.context_settings["color"] is False
 
 
 def test_a_run_is_found_by_its_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

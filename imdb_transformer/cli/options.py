@@ -5,6 +5,7 @@ own panels need rich, which takes longer to import than everything else that `--
 """
 
 import difflib
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,7 +113,7 @@ app = typer.Typer(
 imdb-tx predict "a charming, funny film\"""",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "color": False},
 )
 
 
@@ -129,11 +130,25 @@ def config_names() -> list[str]:
 
 
 def config_keys() -> list[str]:
-    """`section.key=` of each key, for the shell's completion."""
+    """`section.key=` of each key."""
     from imdb_transformer.config import Config
 
-    sections = {section: type(getattr(Config(), section)) for section in Config.model_fields}
-    return [f"{section}.{key}=" for section, fields in sections.items() for key in fields.model_fields]
+    return [f"{section}.{key}=" for section, values in Config().model_dump().items() for key in values]
+
+
+def complete_keys(start: str) -> list[str]:
+    """The keys that start so, for the shell's completion.
+
+    If only one does, it comes with its default too: bash would add a space to a single completion.
+    """
+    from imdb_transformer.config import Config
+
+    keys = [key for key in config_keys() if key.startswith(start)]
+    if len(keys) != 1:
+        return keys
+    section, _, key = keys[0].rstrip("=").partition(".")
+    default = getattr(getattr(Config(), section), key)
+    return [*keys, f"{keys[0]}{default if isinstance(default, str) else json.dumps(default)}"]
 
 
 def run_names() -> list[str]:
@@ -188,7 +203,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override a key, such as train.lr=3e-4. Repeatable.",
-        autocompletion=_starting_with(config_keys),
+        autocompletion=complete_keys,
     ),
 ]  # fmt: skip
 RunDir = Annotated[

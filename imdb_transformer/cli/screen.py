@@ -23,8 +23,8 @@ from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
 OPENINGS = {"error:": RED, "warning:": YELLOW, "note:": YELLOW, "next:": CYAN}
 # The bar shrinks until the line fits the terminal; 4 columns stay free, for ^C.
-FORMAT = "{desc} {n_fmt} of {total_fmt} {bar:-4} {remaining} left{postfix}"
-FORMAT_WITHOUT_TOTAL = "{desc} {n_fmt}, {elapsed}"
+FORMAT = "{desc} {n:,} of {total:,} {bar:-4} {remaining} left{postfix}"
+FORMAT_WITHOUT_TOTAL = "{desc} {n:,}, {elapsed}"
 ERASE_LINE = "\r\x1b[2K"
 SECONDS_BEFORE = 0.5  # quicker work shows no bar
 

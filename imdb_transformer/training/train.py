@@ -46,8 +46,8 @@ STEPS_BETWEEN_RELEASES = 50
 SAMPLE = 1000  # reviews that tell how long a piece is
 
 UNKNOWN_WORDS = (
-    "the encoder of {} knows few words of these reviews; those of the package read English film reviews. "
-    "A run from random weights learns your own words: --config scratch.toml --set train.star_weight=0"
+    "the encoder of {} knows few words of these reviews. To learn their words, start from random weights: "
+    "--config scratch.toml --set train.star_weight=0"
 )
 
 Folder = str | PathLike[str]
