@@ -72,6 +72,29 @@ def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path
     assert unfamiliar(predictor, [trained], texts) == texts[1:]
 
 
+@pytest.mark.parametrize(
+    ("texts", "is_strange"),
+    [
+        (["OK", "Meh.", "5/5", "👍👍", "Yikes", "Snoozefest", "WOW", "Not for me.", "BORING!!!"], False),
+        (["The acter was realy grate but teh plot sux", "bruh wtf did i just watch lmao"], False),
+        (["THE WORST MOVIE I HAVE EVER SEEN", "Kieslowski and Tarkovsky fans will love it."], False),
+        (["Great battery life, sharp screen, but the speakers are tinny and the charger gets hot."], False),
+        (["Un film magnifique, les acteurs sont excellents.", "J'ai adoré ce film du début à la fin."], True),
+        (
+            ["Toller Film, sehr zu empfehlen.", "Leider konnte mich der Film überhaupt nicht überzeugen."],
+            True,
+        ),
+        (["Muy mala.", "La peor película que he visto en mi vida."], True),
+        (["Mi è piaciuto dall'inizio alla fine.", "Il peggior film che abbia mai visto."], True),
+        (["Ik vond het niet leuk, te lang en saai.", "Hele goede film"], True),
+        (["とても面白い映画でした。", "Очень хороший фильм"], True),
+    ],
+)
+def test_the_package_knows_english_and_no_other_language(texts: list[str], is_strange: bool) -> None:
+    predictor = Predictor.load("imdb", few=True)
+    assert unfamiliar(predictor, [Path("imdb")], texts) == (texts if is_strange else [])
+
+
 def test_a_training_on_another_language_says_what_the_encoder_has_read(
     tiny: Callable[..., Config], tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def test_an_option_that_is_a_key_is_answered_with_set(arguments: list[str], said
         ("imdb-tx pre", ["predict", "pretrain"]),
         ("imdb-tx train --config ba", ["base.toml"]),
         ("imdb-tx train --set train.l", ["train.label_smoothing=", "train.lr="]),
-        ("imdb-tx train --set train.lr", ["train.lr=", "train.lr=0.0006"]),
+        ("imdb-tx train --set train.lr", ["train.lr=", "train.lr=VALUE"]),
         ("imdb-tx gen", ["generate"]),
         ("imdb-tx eval runs/", ["runs/one", "runs/two"]),
     ],

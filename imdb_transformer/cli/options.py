@@ -5,7 +5,6 @@ own panels need rich, which takes longer to import than everything else that `--
 """
 
 import difflib
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,25 +129,17 @@ def config_names() -> list[str]:
 
 
 def config_keys() -> list[str]:
-    """`section.key=` of each key."""
+    """`section.key=` of each key, for the shell's completion."""
     from imdb_transformer.config import Config
 
-    return [f"{section}.{key}=" for section, values in Config().model_dump().items() for key in values]
+    sections = {section: type(getattr(Config(), section)) for section in Config.model_fields}
+    return [f"{section}.{key}=" for section, fields in sections.items() for key in fields.model_fields]
 
 
 def complete_keys(start: str) -> list[str]:
-    """The keys that start so, for the shell's completion.
-
-    If only one does, it comes with its default too: bash would add a space to a single completion.
-    """
-    from imdb_transformer.config import Config
-
+    """The keys that start so. A single one comes twice: bash would add a space to it."""
     keys = [key for key in config_keys() if key.startswith(start)]
-    if len(keys) != 1:
-        return keys
-    section, _, key = keys[0].rstrip("=").partition(".")
-    default = getattr(getattr(Config(), section), key)
-    return [*keys, f"{keys[0]}{default if isinstance(default, str) else json.dumps(default)}"]
+    return [*keys, f"{keys[0]}VALUE"] if len(keys) == 1 else keys
 
 
 def run_names() -> list[str]:

@@ -22,9 +22,6 @@ from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import sha256_of
 
 CHUNK = 2000  # texts held at a time when predicting a stream
-# Characters a piece, as a share of those of the training reviews. An English review of a camera has 0.9 of
-# IMDB's, 1% of IMDB's own reviews 0.86 or less, French 0.7, German 0.55, Chinese 0.1.
-LEAST_SHARE = 0.7
 
 
 class Model(Protocol):
@@ -237,12 +234,11 @@ def _is_exported(path: Path) -> bool:
 
 
 def unfamiliar(predictor: Predictor, paths: Sequence[Path], texts: Sequence[str]) -> list[str]:
-    """The texts of whose words one of the runs has read few: the tokenizer spells them in small pieces."""
+    """The texts of whose words one of the runs has read few."""
     indices: set[int] = set()
     for path, model in zip(paths, predictor.models, strict=True):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is not None and not _is_exported(path):  # an exported file does not say
             usual = run.locate(path)[0].info.characters_per_piece
-            lengths = [tokenizer.characters_per_piece([text]) for text in texts]
-            indices |= {i for i, length in enumerate(lengths) if length < LEAST_SHARE * usual}
+            indices |= {i for i, text in enumerate(texts) if tokenizer.knows_few_words([text], usual)}
     return [texts[i] for i in sorted(indices)]

@@ -24,7 +24,6 @@ from imdb_transformer.errors import ConfigError, DataWarning, RunError, command_
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
-from imdb_transformer.inference.predictor import LEAST_SHARE
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
@@ -147,7 +146,7 @@ def begin(
     length = prepared.tokenizer.characters_per_piece(sample)
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
-        if length < LEAST_SHARE * usual:
+        if prepared.tokenizer.knows_few_words(sample, usual):
             warnings.warn(UNKNOWN_WORDS.format(init_from), DataWarning, stacklevel=2)
     run.create(
         folder,
