@@ -132,8 +132,7 @@ def config_keys() -> list[str]:
     """`section.key=` of each key, for the shell's completion."""
     from imdb_transformer.config import Config
 
-    sections = {section: type(getattr(Config(), section)) for section in Config.model_fields}
-    return [f"{section}.{key}=" for section, fields in sections.items() for key in fields.model_fields]
+    return [f"{section}.{key}=" for section, values in Config().model_dump().items() for key in values]
 
 
 def complete_keys(start: str) -> list[str]:
