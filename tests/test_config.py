@@ -176,3 +176,9 @@ def test_a_file_is_blamed_for_its_own_faults(tmp_path: Path) -> None:
         config_file.load(str(path), ["tokenizer.vocab_size=500", "train.seed=-1"])
     told = str(raised.value).splitlines()
     assert [line.split(": ")[0] for line in told] == [str(path), "--set train.seed=-1", str(path)]
+
+
+def test_the_example_of_a_data_frame_takes_a_config_that_needs_no_stars() -> None:
+    readme = Path(__file__).parent.parent / "imdb_transformer" / "cli" / "README.md"
+    (name,) = re.findall(r'train\(load_config\("([\w.]+)", own\)', readme.read_text(encoding="utf-8"))
+    assert config_file.load(name).train.star_weight == 0
