@@ -123,6 +123,8 @@ class Tokenizer:
         word is enough if it is spelt in bytes. `usual` is `characters_per_piece` of the reviews of training.
         It is small after training on another language than the tokenizer's.
         """
+        if self.characters_per_piece(texts) >= LEAST_SHARE * usual:
+            return False
         counts = Counter(word for text in texts for word in WORD.findall(text))
         num_pieces = {word: len(ids) for word, ids in zip(counts, self.encode(list(counts)), strict=True)}
         split = [word for word in counts if num_pieces[word] > 1]
@@ -130,8 +132,7 @@ class Tokenizer:
             sum(counts[word] for word in words if len(word) >= LONG) for words in (counts, split)
         )
         is_seen = len(split) > 1 or any(num_pieces[word] > len(word) for word in split)
-        is_odd = self.characters_per_piece(texts) < LEAST_SHARE * usual
-        return is_seen and 2 * num_long_split > num_long and is_odd
+        return is_seen and 2 * num_long_split > num_long
 
     def encode_with_spans(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
         """Ids of a text, cut, and for each id the (start, end) of its characters."""
