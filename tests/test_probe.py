@@ -15,7 +15,7 @@ from imdb_transformer.data.encoded import EncodedSplit, tokenize
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.prepare import make_classifier, prepare
-from imdb_transformer.training.probe import INVERSE_PENALTY, NUM_PROBED, fit_head
+from imdb_transformer.training.probe import INVERSE_PENALTY, NUM_FITTED, fit_head
 from tests.in_process import CPU, train
 
 Tiny = Callable[..., Config]
@@ -84,12 +84,12 @@ def test_a_training_from_an_encoder_starts_with_such_a_head_and_one_from_nothing
     assert torch.equal(scratch.get_parameter("head.weight"), initial.head.weight)
 
 
-def test_only_the_first_reviews_are_probed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_is_fitted_to_the_first_reviews_only(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in a random order, so a large set costs no more than a sample of it."""
-    assert NUM_PROBED == 2000
+    assert NUM_FITTED == 10_000
     config = tiny()
     reviews = tokenize(config, ["train"]).splits["train"]
-    monkeypatch.setattr("imdb_transformer.training.probe.NUM_PROBED", 50)
+    monkeypatch.setattr("imdb_transformer.training.probe.NUM_FITTED", 50)
     heads = []
     for labels in (reviews.labels, np.where(np.arange(len(reviews.labels)) < 50, reviews.labels, 0)):
         model = make_classifier(config, vocab_size=400, num_classes=2)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
-NUM_PROBED = 2000  # rows are in a random order, so the first are a sample
+# Rows are in a random order, so the first are a sample.
+NUM_PROBED = 2000  # to choose an encoder by
+NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 
 
@@ -77,9 +79,9 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     """Gives the head the weights of a logistic regression on what the encoder makes of the reviews.
 
     The gradients of a random head would first spoil what the encoder knows (Kumar et al. 2022, "Fine-tuning
-    can distort pretrained features"). A class that the first `NUM_PROBED` reviews lack gets zeros.
+    can distort pretrained features"). A class that the first `NUM_FITTED` reviews lack gets zeros.
     """
-    labels = train.labels[:NUM_PROBED]
+    labels = train.labels[:NUM_FITTED]
     if len(set(labels)) < 2:
         return
     features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
