@@ -202,7 +202,7 @@ def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]
         from openpyxl import load_workbook
     except ModuleNotFoundError:
         raise ConfigError(
-            "An .xlsx file needs openpyxl, which is not installed: pip install 'imdb-tx[excel]'."
+            "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
         ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and of rules for cells, which it does not know

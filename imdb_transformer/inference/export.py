@@ -35,7 +35,7 @@ def export(path: Path, output: Path | None = None) -> Path:
         import onnx
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ModuleNotFoundError:
-        raise ConfigError("Export needs onnx and onnxscript: pip install 'imdb-tx[onnx]'.") from None
+        raise ConfigError("Export needs onnx and onnxscript: pip install onnx onnxscript.") from None
     if output is not None and (output.suffix != SUFFIX or not output.parent.is_dir()):
         raise ConfigError(f"--output {output}: its name must end in {SUFFIX}, and its folder must exist.")
     opened, folder = run.locate(path)

@@ -54,7 +54,7 @@ class ExportedModel:
             import onnxruntime
         except ModuleNotFoundError:
             raise ConfigError(
-                f"{path} needs onnxruntime, which is not installed: pip install 'imdb-tx[onnx]'."
+                f"{path} needs onnxruntime, which is not installed: pip install onnxruntime."
             ) from None
         if path.stat().st_size > MAX_BYTES:
             raise RunError(f"{path} is too large for an exported model.")

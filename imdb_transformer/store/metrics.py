@@ -61,7 +61,7 @@ def check_tensorboard() -> None:
         import tensorboard  # noqa: F401
     except ModuleNotFoundError:
         raise ConfigError(
-            "train.tensorboard needs TensorBoard, which is not installed: pip install 'imdb-tx[tensorboard]'."
+            "train.tensorboard needs TensorBoard, which is not installed: pip install tensorboard."
         ) from None
 
 
