@@ -144,7 +144,8 @@ def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, P
     finally:
         process.kill()
     assert process.returncode != 0
-    assert b"The connection to another process is lost" in told
+    # The launcher ends the other process, if that has not noticed it by then.
+    assert b"The connection to another process is lost" in told or b"closing signal SIGTERM" in told
     ended = done([sys.executable, "-m", "imdb_transformer", "train", "--resume", str(path)])
     assert ended.returncode == 0, ended.stderr
     assert run.open_run(path).info.status == "finished"
