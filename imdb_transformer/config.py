@@ -143,7 +143,7 @@ class TrainConfig(Section):
     tensorboard: bool = False
     """also write the metrics for TensorBoard, into the run's folder `tensorboard`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """of activations and of Muon's products; `auto` takes `bf16` if it is faster on this hardware, else `fp32`. Weights are fp32"""
+    """of activations and Muon's products; `auto` takes `bf16` if it is faster here. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
     num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
