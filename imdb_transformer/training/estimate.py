@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import objective_of
-from imdb_transformer.training.optimizers import make_optimizers, num_moments
+from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch, gather, make_plan
 from imdb_transformer.training.prepare import Prepared
 
@@ -29,6 +29,13 @@ NUM_TIMED = 3
 # For each token of a batch: gaps left by batches of other sizes, and code compiled for those sizes.
 # Measured as the largest resident size less one batch's share (demo and scratch.toml 33 KiB, pretrain 46).
 GAP_BYTES = 36 << 10
+PARTS = {
+    "norm": "layer norms",
+    "embedding": "embedding",
+    "attention": "attention",
+    "feed_forward": "feed-forward",
+}
+"""By a word of a parameter's name, the part of the model that it belongs to"""
 
 
 class Estimate(BaseModel):
@@ -54,26 +61,27 @@ class Estimate(BaseModel):
 
 def estimate(prepared: Prepared) -> Estimate:
     """The cost of a training on this machine. It changes the model's weights: do not train it afterwards."""
-    config, hardware, train, model = prepared.config, prepared.hardware, prepared.train, prepared.model
-    validation = prepared.validation
+    config, hardware, model = prepared.config, prepared.hardware, prepared.model
+    train, validation = prepared.train, prepared.validation
     plan = make_plan(config, train)
     sizes = [_padded(train.lengths[indices]) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
     batch = gather(train, typical, hardware)
-    flops = _flops(partial(_learn, prepared, batch))  # which also warms up
+    with FlopCounterMode(display=False) as counter:
+        _learn(prepared, batch)  # also warms up
     seconds = _seconds(partial(_learn, prepared, batch), hardware)
     answer_seconds = _seconds(partial(_predict, prepared, batch), hardware) if validation else 0.0
     activations = _activation_bytes(prepared, gather(train, largest, hardware))
     share = sum(sizes) / _padded(train.lengths[typical])
     num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)
-    models = 1 + bool(config.train.ema_decay)
-    learnt = (models + 1) * parameters["total"] + num_moments(model, config.train)  # gradients are the 1
-    to_come = 4 * (num_moments(model, config.train) + (models - 1) * parameters["total"])
-    to_come += GAP_BYTES * config.train.batch_tokens
-    resident = None if hardware.device.type == "cuda" else _peak_resident_bytes() + to_come
+    peak_bytes = _peak_resident_bytes()
     optimizers = make_optimizers(model, config.train, hardware.dtype)
+    # What training adds to this process: moments, and the moving average of the weights. All are fp32.
+    num_added = sum(moment.numel() for moment in moments(optimizers, model).values())
+    num_added += parameters["total"] * bool(config.train.ema_decay)
+    resident = peak_bytes + 4 * num_added + GAP_BYTES * config.train.batch_tokens
     update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
     return Estimate(
         hardware=hardware.describe(),
@@ -82,9 +90,9 @@ def estimate(prepared: Prepared) -> Estimate:
         tokens_per_epoch=int(train.lengths.sum()),
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
-        flops=flops * share,
-        memory_bytes=4 * learnt + activations,
-        resident_bytes=resident,
+        flops=counter.get_total_flops() * share,
+        memory_bytes=4 * (2 * parameters["total"] + num_added) + activations,  # with weights and gradients
+        resident_bytes=None if hardware.device.type == "cuda" else resident,
         seconds=seconds * share
         + update_seconds * plan.num_steps
         + answer_seconds * num_validated / batch.num_tokens,
@@ -95,13 +103,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     """Number of parameters of embedding, attention, feed-forward, layer norms and head, and in total."""
     parts = dict.fromkeys(("embedding", "attention", "feed-forward", "layer norms", "head"), 0)
     for name, parameter in model.named_parameters():
-        rules = (
-            ("norm", "layer norms"),
-            ("embedding", "embedding"),
-            ("attention", "attention"),
-            ("feed_forward", "feed-forward"),
-        )
-        part = next((part for word, part in rules if word in name), "head")
+        part = next((part for word, part in PARTS.items() if word in name), "head")
         parts[part] += parameter.numel()
     return {**parts, "total": sum(parts.values())}
 
@@ -134,12 +136,6 @@ def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
             torch.cuda.synchronize()
         timings.append(time.perf_counter() - began)
     return float(np.median(timings))
-
-
-def _flops(work: Callable[[], None]) -> float:
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return float(counter.get_total_flops())
 
 
 def _peak_resident_bytes() -> int:

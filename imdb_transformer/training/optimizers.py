@@ -128,14 +128,6 @@ def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def num_moments(model: nn.Module, config: TrainConfig) -> int:
-    """How many numbers the optimisers of a model keep as moments."""
-    return sum(
-        parameter.numel() * len(MOMENTS[Muon if _is_muons(name, parameter, config) else AdamW])
-        for name, parameter in model.named_parameters()
-    )
-
-
 def _is_muons(name: str, parameter: Tensor, config: TrainConfig) -> bool:
     return (
         config.optimizer == "muon"
