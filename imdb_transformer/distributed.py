@@ -37,7 +37,7 @@ class World(NamedTuple):
         """Whether this process writes. The others only compute."""
         return self.rank == 0
 
-    def sum_(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Replaces tensors of one type by their sums over all processes, in a single exchange.
 
         Raises RunError if a process is gone.
@@ -51,7 +51,7 @@ class World(NamedTuple):
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The first process's value. Raises RunError if a process is gone."""
         if self.size == 1:
             return value
@@ -60,9 +60,9 @@ class World(NamedTuple):
             dist.broadcast_object_list(values)
         return values[0]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Returns when every process has called it. Raises RunError if one is gone."""
-        self.sum_([torch.zeros(1)])
+        self.all_reduce_([torch.zeros(1)])
 
 
 ALONE = World()
@@ -70,7 +70,7 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 
 @contextmanager
-def joined() -> Iterator[World]:
+def process_group() -> Iterator[World]:
     """The processes that `torchrun` started; without it, this process alone. May be nested."""
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal():

@@ -22,7 +22,7 @@ from imdb_transformer.evaluation.baseline import YARDSTICK
 from imdb_transformer.evaluation.scores import score
 from imdb_transformer.inference.predictor import load_model
 from imdb_transformer.store import checkpoint, run
-from imdb_transformer.store.checkpoint import packed
+from imdb_transformer.store.checkpoint import quantized
 from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
@@ -41,7 +41,7 @@ def main(name: str, origin: Path) -> None:
 
 
 def ship(origin: Path, name: str) -> None:
-    """Copies the best checkpoint of a run, packed, into the package."""
+    """Copies the best checkpoint of a run, quantized, into the package."""
     opened, folder = run.locate(origin)
     if opened.info.status != "finished":
         sys.exit(f"{origin} is not finished.")
@@ -56,7 +56,7 @@ def ship(origin: Path, name: str) -> None:
     arrays = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
     checkpoint.save(
         target / "checkpoints" / "best", step=meta.step, counters=meta.counters,
-        tokenizer_hash=meta.tokenizer_hash, model=packed(arrays),
+        tokenizer_hash=meta.tokenizer_hash, model=quantized(arrays),
     )  # fmt: skip
     hashes = {file: sha256_of(target / file) for file in (run.CONFIG, FILE_NAME)}
     write_json(target / run.INFO, opened.info.model_copy(update={"file_hashes": hashes}))
@@ -69,10 +69,10 @@ def compare(classifier: Path, copy: Path) -> None:
     rows = encoded.rows_of(config, stored, "validation")
     labels = np.array(rows.labels)
     scores = {name: score(load_model(path).logits(rows.texts), labels)
-              for name, path in (("original", classifier), ("packed", copy))}  # fmt: skip
+              for name, path in (("original", classifier), ("quantized", copy))}  # fmt: skip
     for name, each in scores.items():
         print(f"{name}: accuracy {each.accuracy:.4f}, loss {each.loss:.5f} on validation")
-    if scores["packed"].accuracy < scores["original"].accuracy - MAX_ACCURACY_LOST:
+    if scores["quantized"].accuracy < scores["original"].accuracy - MAX_ACCURACY_LOST:
         sys.exit("8 bits cost too much.")
 
 

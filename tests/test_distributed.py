@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from imdb_transformer.distributed import ALONE, joined
+from imdb_transformer.distributed import ALONE, process_group
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.store import metrics, run
 from tests.tiny import TINY_MODEL
@@ -166,10 +166,10 @@ def workers(launcher: int) -> list[int]:
 THREADS_AFTER = """
 from pathlib import Path
 import torch
-from imdb_transformer.distributed import joined
-with joined() as world:
+from imdb_transformer.distributed import process_group
+with process_group() as world:
     torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())  # imports what may hold the group
-    world.wait()
+    world.barrier()
 for thread in Path("/proc/self/task").iterdir():
     assert "gloo" not in (thread / "comm").read_text()
 """
@@ -185,23 +185,23 @@ def test_no_thread_of_the_world_outlives_it(tmp_path: Path) -> None:
 
 def test_a_process_alone_exchanges_nothing() -> None:
     tensor = torch.ones(2)
-    ALONE.sum_([tensor])
-    ALONE.wait()
+    ALONE.all_reduce_([tensor])
+    ALONE.barrier()
     assert tensor.tolist() == [1.0, 1.0]
-    assert ALONE.from_first("x") == "x"
+    assert ALONE.broadcast("x") == "x"
 
 
 SUMS = """
 import sys
 from pathlib import Path
 import torch
-from imdb_transformer.distributed import joined
-with joined() as world, joined() as nested:
+from imdb_transformer.distributed import process_group
+with process_group() as world, process_group() as nested:
     assert nested == world
     row, column = torch.full((2,), world.rank + 1.0), torch.full((3, 1), 10.0 * (world.rank + 1))
-    world.sum_([row, column])
+    world.all_reduce_([row, column])
     assert row.tolist() == [6.0] * 2 and column.tolist() == [[60.0]] * 3
-    assert world.from_first(Path(str(world.rank))) == Path("0")
+    assert world.broadcast(Path(str(world.rank))) == Path("0")
 """
 
 
@@ -218,5 +218,5 @@ def test_a_world_that_torchrun_did_not_make_is_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ConfigError, match=said), joined():
+    with pytest.raises(ConfigError, match=said), process_group():
         pass

@@ -19,7 +19,7 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import objectives, validation
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
-from imdb_transformer.training.plan import Batch, gather
+from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import make_language_model, prepare
 from imdb_transformer.training.step import Learner, train_step
 from imdb_transformer.training.train import begin
@@ -241,7 +241,7 @@ def test_only_tokens_are_masked_and_padding_changes_nothing() -> None:
     for ids in (batch.ids, batch.ids[:, :20]):
         guesses = masked_tokens(model, batch_of(ids), torch.float32, 1.0)
         assert guesses[2] == 6 * 20
-        sums.append(model.sampled(*guesses))
+        sums.append(model.sampled_loss(*guesses))
     torch.testing.assert_close(*sums)
 
 
@@ -292,7 +292,7 @@ def test_the_masked_share_changes_in_a_line_and_divides_the_loss(monkeypatch: py
 
     model, batch = a_model()
     monkeypatch.setitem(objectives.GUESSES, "masked", guesses)
-    monkeypatch.setattr(model, "sampled", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
+    monkeypatch.setattr(model, "sampled_loss", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
     config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
     for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
         metrics = pretraining(model, batch, config, torch.float32, progress)
@@ -316,7 +316,7 @@ def test_the_held_out_loss_is_that_of_the_whole_vocabulary_at_fixed_masks(tiny: 
     model.eval()
     losses = []
     for indices in length_batches(split.lengths, batch_tokens=16_384):
-        batch = gather(split, indices, CPU)
+        batch = get_batch(split, indices, CPU)
         hidden = random_tokens(batch, 0.15, generator)
         features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, torch.float32)[hidden]
         logits = model.hidden(features) @ model.encoder.embedding.tokens.weight.T + model.bias

@@ -164,20 +164,22 @@ def test_reviews_start_from_the_encoder_that_suits_them_and_never_from_labels_th
     config = load_config("base.toml", values)
     chosen = {}
     for name, accuracies in (("imdb", (0.7, 0.8)), ("imdb-encoder", (0.8, 0.8))):
-        monkeypatch.setattr(probe, "probe", lambda which, *_, a=accuracies: a[which == "imdb"])
-        chosen[name] = probe.settled(config, "classifier", CPU).train.init_from
-        assert probe.settled(config, "encoder", CPU).train.init_from == "imdb-encoder"
+        monkeypatch.setattr(probe, "probe_accuracy", lambda which, *_, a=accuracies: a[which == "imdb"])
+        chosen[name] = probe.choose_encoder(config, "classifier", CPU).train.init_from
+        assert probe.choose_encoder(config, "encoder", CPU).train.init_from == "imdb-encoder"
     assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
     monkeypatch.undo()
     rows_read = rows_of(config.data, corpus.ensure(config.data)[0], "train")
-    assert probe.probe("imdb", config, rows_read, CPU) > 0.8
-    assert probe.probe("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0
+    assert probe.probe_accuracy("imdb", config, rows_read, CPU) > 0.8
+    assert (
+        probe.probe_accuracy("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0
+    )
 
     labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
-    assert probe.settled(config, "classifier", CPU).train.init_from == "imdb-encoder"
+    assert probe.choose_encoder(config, "classifier", CPU).train.init_from == "imdb-encoder"
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 

@@ -15,7 +15,7 @@ from imdb_transformer.errors import DataError, Interrupted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics
 from imdb_transformer.training.objectives import classification
-from imdb_transformer.training.plan import gather
+from imdb_transformer.training.plan import get_batch
 from imdb_transformer.training.prepare import make_classifier, prepare
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, prepared, train, weights
@@ -74,7 +74,7 @@ def test_the_loss_of_stars_is_added_with_its_weight_where_stars_are_known(
     ready = prepare(config, "classifier", CPU)
     texts = rows_of(config.data, ready.corpus, "train").texts
     indices = np.arange(8)
-    batch = gather(ready.train, indices, CPU)
+    batch = get_batch(ready.train, indices, CPU)
     result = classification(ready.model, batch, config, torch.float32, 0.0)
     features = ready.model.features(batch.ids, batch.mask)  # type: ignore[operator]
     guesses = ready.model.star_head(features).log_softmax(1)  # type: ignore[operator]

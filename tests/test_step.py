@@ -22,7 +22,7 @@ from imdb_transformer.training.optimizers import (
     moments,
     orthogonal,
 )
-from imdb_transformer.training.plan import Batch, gather, make_plan
+from imdb_transformer.training.plan import Batch, get_batch, make_plan
 from imdb_transformer.training.prepare import make_classifier
 from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
 from tests.in_process import CPU, Tiny, prepared
@@ -101,7 +101,7 @@ def a_step(config: Config, *, rate: float | None = None, **changes: float) -> St
     config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
     learner = new_learner(config)
     before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
-    batch = gather(split, make_plan(config, split).batches[0][1], CPU)
+    batch = get_batch(split, make_plan(config, split).batches[0][1], CPU)
     result = step_at(config.train.lr if rate is None else rate, learner, batch)
     return Stepped(learner, before, batch, result)
 
@@ -274,7 +274,7 @@ def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
 
 def test_the_loss_is_computed_in_the_precision_asked_for(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
-    batch = gather(prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
+    batch = get_batch(prepared(config).splits["train"], torch.arange(8).numpy(), CPU)
     model = make_classifier(config, vocab_size=400, num_classes=2)
     exact, rough = (
         classification(model, batch, config, dtype, 0.0)["loss"][0].item()
@@ -304,7 +304,7 @@ def test_noise_differs_between_steps_and_processes() -> None:
 class Share(World):
     """A process among several, whose partners have nothing to do."""
 
-    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+    def all_reduce_(self, tensors: Sequence[torch.Tensor]) -> None:
         del tensors
 
 
@@ -312,7 +312,7 @@ def test_dropout_is_a_function_of_seed_step_and_process_alone(tiny: Tiny) -> Non
     """Or a resumed run would draw others; or each step would drop the same channels."""
     config = tiny("model.dropout=0.5", "train.precision=fp32")
     split = prepared(config).splits["train"]
-    batch = gather(split, torch.arange(8).numpy(), CPU)
+    batch = get_batch(split, torch.arange(8).numpy(), CPU)
     learner = new_learner(config)
 
     def loss(seed: int, step: int, rank: int) -> float:
@@ -329,7 +329,7 @@ def test_a_process_without_a_review_adds_zeros(tiny: Tiny) -> None:
     """Also where the review that stands in gives a loss that is not finite."""
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
-    batch = gather(split, np.arange(0), CPU)
+    batch = get_batch(split, np.arange(0), CPU)
     assert len(batch.ids) == 1
     learner = new_learner(config)
     with torch.no_grad():
@@ -337,7 +337,7 @@ def test_a_process_without_a_review_adds_zeros(tiny: Tiny) -> None:
     summed: list[torch.Tensor] = []
 
     class Recording(World):
-        def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        def all_reduce_(self, tensors: Sequence[torch.Tensor]) -> None:
             summed.extend(tensor.clone() for tensor in tensors)
             raise KeyboardInterrupt
 
@@ -356,7 +356,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
     first: list[torch.Tensor] = []
 
     class Pair(World):
-        def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        def all_reduce_(self, tensors: Sequence[torch.Tensor]) -> None:
             if self.is_first:
                 first.extend(tensor.clone() for tensor in tensors)
             else:
@@ -364,7 +364,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
                     tensor.add_(other)
 
     def step(learner: Learner, share: np.ndarray, world: World) -> StepResult:  # type: ignore[type-arg]
-        return step_at(1e-3, learner, gather(split, share, CPU), world=world)
+        return step_at(1e-3, learner, get_batch(split, share, CPU), world=world)
 
     one, two = new_learner(config), new_learner(config)
     alone = step(one, indices, ALONE)
@@ -382,7 +382,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
 def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
-    batch = gather(split, torch.arange(8).numpy(), CPU)
+    batch = get_batch(split, torch.arange(8).numpy(), CPU)
     learner = new_learner(config)
     results = [step_at(1e-2, learner, batch, i) for i in range(60)]
     assert results[-1].metrics["accuracy"] == 1.0
@@ -393,7 +393,7 @@ def test_a_step_reports_the_loss_the_figures_and_the_tokens_of_its_batch(tiny: T
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
     learner = new_learner(config)
-    batch = gather(split, make_plan(config, split).batches[0][1], CPU)
+    batch = get_batch(split, make_plan(config, split).batches[0][1], CPU)
     logits = learner.model(batch.ids, batch.mask)
     result = step_at(1e-3, learner, batch)
     assert result.num_tokens == batch.num_tokens

@@ -22,9 +22,9 @@ from imdb_transformer.report import summaries
 from imdb_transformer.report.pages import write_training
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
-from imdb_transformer.training.checkpoints import Counters, judged
+from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.optimizers import learning_rate
-from imdb_transformer.training.plan import Batch, settled
+from imdb_transformer.training.plan import Batch, resolved
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner
 from imdb_transformer.training.train import check_same, result_of
@@ -84,7 +84,7 @@ def test_only_a_strictly_better_score_is_best() -> None:
         counters = Counters()
         for step, (accuracy, loss, f1) in enumerate(scores, 1):
             counters = counters.model_copy(update={"step": step})
-            counters = judged(best_by, counters, Score(accuracy=accuracy, loss=loss, f1=f1))
+            counters = counters.after_validation(Score(accuracy=accuracy, loss=loss, f1=f1), best_by)
         assert counters.best_step == expected
 
 
@@ -226,7 +226,7 @@ def test_batch_size_and_epochs_follow_from_the_reviews_where_they_are_0() -> Non
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
         split = EncodedSplit(np.zeros(0, np.uint16), offsets, np.zeros(num_reviews, np.int64), empty)
         values = {"batch_tokens": 0, "epochs": 0, **options}
-        train = settled(Config(train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
+        train = resolved(Config(train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
         return train.batch_tokens, train.epochs
 
     assert settled_for(22_500, 291) == (8192, 2)

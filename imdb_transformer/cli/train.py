@@ -125,12 +125,12 @@ def train_one(
     config = None if resume else config_file.load(name, overrides or ())
     folder = resume or run_dir or new_run_dir(_run_name(name, config, kind))
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
-    from imdb_transformer.distributed import joined
+    from imdb_transformer.distributed import process_group
     from imdb_transformer.store import run
     from imdb_transformer.training.train import training_steps
 
-    with joined() as world:
-        folder = world.from_first(folder)
+    with process_group() as world:
+        folder = world.broadcast(folder)
         if config is not None and dry_run:
             if world.is_first:
                 _show_cost(config, kind, folder, as_json=as_json, **start)
@@ -157,10 +157,10 @@ def _train_seeds(
     config = config_file.load(name, overrides or ())
     base = run_dir or options.RUNS / _run_name(name, config, "classifier")
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
-    from imdb_transformer.distributed import joined
+    from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise
 
-    with joined() as world:
+    with process_group() as world:
         runs = seed_trainings(config, base, num_seeds, **start)
         results = [_finish(folder, steps, world) for folder, steps in runs]
         if world.is_first:

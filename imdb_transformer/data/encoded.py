@@ -66,7 +66,7 @@ class EncodedSplit(NamedTuple):
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
 
-def joined(splits: Sequence[EncodedSplit]) -> EncodedSplit:
+def concatenated(splits: Sequence[EncodedSplit]) -> EncodedSplit:
     """The reviews of several splits as one, in their order."""
     starts = np.cumsum([0, *(len(split.ids) for split in splits)])
     offsets = [split.offsets[1:] + start for split, start in zip(splits, starts[:-1], strict=True)]

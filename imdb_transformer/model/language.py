@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
         self.register_buffer("spacing", spacing)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
-    def sampled(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
+    def sampled_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
         """Two sums over the first `num_guessed` of (M, D) features and (M,) true ids.
 
         They are the cross-entropy in nats, and the number of right answers (the true id is the likeliest
@@ -63,7 +63,7 @@ class LanguageModel(nn.Module):
         first = torch.zeros(num_guessed, dtype=torch.long, device=targets.device)
         return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
 
-    def exact(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
+    def full_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
         """The same with the softmax over the whole vocabulary but for the special ids.
 
         In parts, each of `SIZE_MULTIPLE` rows: all logits at once would take hundreds of megabytes.

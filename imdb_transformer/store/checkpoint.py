@@ -5,7 +5,7 @@ model.safetensors      the weights to predict with
 training.safetensors   in `last` and `previous`: the optimiser's moments, and raw weights beside averaged ones
 checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 
-Weights that travel with the package are `packed`: embeddings in 8 bits, other matrices in 16.
+Weights that travel with the package are `quantized`: embeddings in 8 bits, other matrices in 16.
 """
 
 import os
@@ -101,7 +101,7 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     try:
         if sha256_of(path) != meta.file_hashes[name]:
             raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")
-        return unpacked(load_file(path))
+        return dequantized(load_file(path))
     except PermissionError:  # no damage: another user may read it
         raise
     except (OSError, SafetensorError) as error:
@@ -129,7 +129,7 @@ def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def packed(arrays: Arrays) -> dict[str, NDArray[Any]]:
+def quantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """The arrays, with each embedding as integers (int8) and factors (fp32, one a row), matrices as fp16.
 
     A row of an embedding becomes whole numbers from -127 to 127 and one factor (symmetric quantisation:
@@ -147,8 +147,8 @@ def packed(arrays: Arrays) -> dict[str, NDArray[Any]]:
     return result
 
 
-def unpacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The arrays of `packed`, in fp32 again; other arrays as they are. Raises ValueError if shapes differ."""
+def dequantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays of `quantized` in fp32; others as they are. Raises ValueError if shapes differ."""
     result = {}
     for name, array in arrays.items():
         factors = arrays.get(name + FACTORS)

@@ -41,21 +41,22 @@ class Counters(BaseModel, extra="forbid", frozen=True):
             "train_seconds": train_seconds,
         })  # fmt: skip
 
-
-def judged(best_by: str, counters: Counters, validation: Score | None) -> Counters:
-    """The counters after a validation. Only a strictly better score is best; a tie keeps the earlier one."""
-    step, best = counters.step, counters.best
-    if validation is None or best is None or best_by == "last" or step == counters.best_step:
-        is_better = True
-    elif best_by == "f1" and validation.f1 is not None and best.f1 is not None:
-        is_better = validation.f1 > best.f1
-    elif best_by == "loss":
-        is_better = validation.loss < best.loss
-    else:
-        is_better = validation.accuracy > best.accuracy
-    if is_better:
-        return counters.model_copy(update={"best": validation, "best_step": step, "num_evals_since_best": 0})
-    return counters.model_copy(update={"num_evals_since_best": counters.num_evals_since_best + 1})
+    def after_validation(self, validation: Score | None, best_by: str) -> "Counters":
+        """The counters after a validation. Only a better score is the new best; a tie keeps the earlier."""
+        best = self.best
+        if validation is None or best is None or best_by == "last" or self.step == self.best_step:
+            is_better = True
+        elif best_by == "f1" and validation.f1 is not None and best.f1 is not None:
+            is_better = validation.f1 > best.f1
+        elif best_by == "loss":
+            is_better = validation.loss < best.loss
+        else:
+            is_better = validation.accuracy > best.accuracy
+        if is_better:
+            changes = {"best": validation, "best_step": self.step, "num_evals_since_best": 0}
+        else:
+            changes = {"num_evals_since_best": self.num_evals_since_best + 1}
+        return self.model_copy(update=changes)
 
 
 def out_of_patience(config: Config, counters: Counters) -> bool:
@@ -100,9 +101,9 @@ def resume_from(opened: run.Run, name: run.CheckpointName, learner: Learner, wor
     if world.is_first:
         check_space(opened.folder, learner)
         repair(opened)
-    world.wait()
+    world.barrier()
     counters = load_checkpoint(opened, name, learner)
-    world.wait()  # all have read before the first one writes
+    world.barrier()  # all have read before the first one writes
     if world.is_first:
         if name == run.PREVIOUS and (opened.checkpoints / run.PREVIOUS).exists():
             shutil.rmtree(opened.checkpoints / run.LAST)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from imdb_transformer.config import Config
 from imdb_transformer.data import encoded
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import EncodedSplit, joined
+from imdb_transformer.data.encoded import EncodedSplit, concatenated
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.errors import DataError
 from imdb_transformer.inference.predictor import CHUNK, Predictor
@@ -50,7 +50,7 @@ def with_soft_labels(
 ) -> EncodedSplit:
     """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
     hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
-    return joined([train._replace(labels=hard), unlabelled._replace(labels=soft)])
+    return concatenated([train._replace(labels=hard), unlabelled._replace(labels=soft)])
 
 
 def soft_labels_of(opened: run.Run) -> NDArray[np.float32] | None:

@@ -22,7 +22,7 @@ from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import objective_of
 from imdb_transformer.training.optimizers import make_optimizers, moments
-from imdb_transformer.training.plan import Batch, gather, make_plan
+from imdb_transformer.training.plan import Batch, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 
 NUM_TIMED = 3
@@ -67,12 +67,12 @@ def estimate(prepared: Prepared) -> Estimate:
     sizes = [_padded(train.lengths[indices]) for _, indices in plan.batches]
     typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
     largest = plan.batches[int(np.argmax(sizes))][1]
-    batch = gather(train, typical, hardware)
+    batch = get_batch(train, typical, hardware)
     with FlopCounterMode(display=False) as counter:
         _learn(prepared, batch)  # also warms up
     seconds = _seconds(partial(_learn, prepared, batch), hardware)
     answer_seconds = _seconds(partial(_predict, prepared, batch), hardware) if validation else 0.0
-    activations = _activation_bytes(prepared, gather(train, largest, hardware))
+    activations = _activation_bytes(prepared, get_batch(train, largest, hardware))
     share = sum(sizes) / _padded(train.lengths[typical])
     num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)

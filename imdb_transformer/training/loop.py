@@ -20,7 +20,7 @@ from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
 from imdb_transformer.training.checkpoints import Counters
-from imdb_transformer.training.plan import gather, make_plan
+from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, train_step
 from imdb_transformer.training.validation import sample, validate
@@ -64,7 +64,7 @@ def training_loop(
             step, began = counters.step, time.perf_counter()
             epoch, indices = plan.batches[step]
             share = indices[world.rank :: world.size]  # dealt out in turns, for like lengths
-            batch = gather(prepared.train, share, hardware)
+            batch = get_batch(prepared.train, share, hardware)
             result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stops))
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
@@ -76,10 +76,10 @@ def training_loop(
             # --- validation and checkpoints
             validation, saves = None, counters.step in plan.eval_steps
             if saves:
-                validation = world.from_first(validate(learner, prepared, step + 1, result.lr))
+                validation = world.broadcast(validate(learner, prepared, step + 1, result.lr))
                 if validation is not None:
                     metrics.append({"step": step + 1, "validation": validation.model_dump()})
-                counters = checkpoints.judged(config.train.best_by, counters, validation)
+                counters = counters.after_validation(validation, config.train.best_by)
                 counters = counters.model_copy(update={"train_seconds": time.perf_counter() - clock_start})
                 checkpoints.save(opened, learner, counters, metrics, world)
             elif len(metrics) >= STEPS_BETWEEN_WRITES:
@@ -100,7 +100,7 @@ def training_loop(
         raise _diverged(opened, error, world) from None
     if world.is_first:
         conclude(opened).with_status("finished")
-    world.wait()
+    world.barrier()
 
 
 def _diverged(opened: Run, error: DivergedError, world: World) -> DivergedError:
@@ -119,7 +119,7 @@ def _interrupted(
     """Marks the run as interrupted, and returns the error to raise."""
     if world.is_first:
         opened.with_status("interrupted")
-    world.wait()  # until the first process has written
+    world.barrier()  # until the first process has written
     number = stops[-1] if stops else signal.SIGTERM  # another process received it
     by = "" if number == signal.SIGINT else f" by {number.name}"
     command = command_line(COMMANDS[opened.info.kind], "--resume", opened.folder)

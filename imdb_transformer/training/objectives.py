@@ -71,7 +71,7 @@ def pretraining(
         first, last = config.pretrain.mask_fraction, config.pretrain.final_mask_fraction
         share = first + progress * (last - first)
     features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
-    loss, num_correct = model.sampled(features, targets, num_guessed)
+    loss, num_correct = model.sampled_loss(features, targets, num_guessed)
     if objective != "masked":
         return {"loss": (loss, num_guessed), "token_accuracy": (num_correct, num_guessed)}
     return {

@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         return len(self.batches)
 
 
-def settled(config: Config, train: EncodedSplit) -> Config:
+def resolved(config: Config, train: EncodedSplit) -> Config:
     """The config with `batch_tokens` and `epochs` from the data, if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. There are as many epochs as give
@@ -84,7 +84,7 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     return Plan(batches, frozenset(eval_steps))
 
 
-def gather(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
+def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
     """The reviews with these indices as a batch on the device.
 
     Without indices the batch is the first review with `num_tokens` 0. A process that has no review in a step

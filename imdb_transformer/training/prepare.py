@@ -14,7 +14,7 @@ from torch import nn
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, joined
+from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds, tokenizer_of
 from imdb_transformer.errors import DataError, DataWarning, RunError
 from imdb_transformer.hardware import Hardware
@@ -22,7 +22,7 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
 from imdb_transformer.training import distillation, probe, starting_weights
-from imdb_transformer.training.plan import settled
+from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
 FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
@@ -53,7 +53,7 @@ def prepare(
     training matters. Raises RunError if the encoder does not fit the config, or if it or a teacher is
     unfinished or may have seen reviews held out here.
     """
-    config = probe.settled(config, kind, hardware)
+    config = probe.choose_encoder(config, kind, hardware)
     init_from = starting_weights.origin(config)
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
@@ -67,7 +67,7 @@ def prepare(
             soft_labels = distillation.soft_labels(teachers, config, data.corpus)
         else:
             soft_labels = distillation.even_labels(config, data.corpus)
-    prepared = _prepared(settled(config, data.splits["train"]), kind, hardware, data, soft_labels)
+    prepared = _prepared(resolved(config, data.splits["train"]), kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
         if isinstance(prepared.model, Classifier):
@@ -128,7 +128,7 @@ def _prepared(
         message = f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off"
         warnings.warn(message, DataWarning, stacklevel=2)
     if kind == "encoder":
-        train = joined([train, *([splits["unsupervised"]] if "unsupervised" in splits else [])])
+        train = concatenated([splits[name] for name in ("train", "unsupervised") if name in splits])
         spaces = None
         if config.pretrain.objective == "causal":
             spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)

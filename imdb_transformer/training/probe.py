@@ -38,7 +38,7 @@ NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 
 
-def settled(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
+def choose_encoder(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """The config with the run to start from in the place of `auto`.
 
     Pretraining, and reviews of which one is among those whose labels `imdb` learnt, get `imdb-encoder`.
@@ -49,11 +49,11 @@ def settled(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     stored, _ = corpus.ensure(config.data)
     if kind == "classifier" and not starting_weights.has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        chosen = max((UNLABELLED, LABELLED), key=lambda name: probe(name, config, rows, hardware))
+        chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
     return config.model_copy(update={"train": config.train.model_copy(update={"init_from": chosen})})
 
 
-def probe(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
+def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
     """Accuracy, over five folds, of a logistic regression on what a run's encoder makes of the reviews.
 
     0 if there are fewer than two classes with a review for each fold.

@@ -100,14 +100,14 @@ def _summed(
     counts = sums.new_tensor([*(count for _, count in metrics.values()), batch.num_tokens, stop])
     if not batch.num_tokens:  # fewer reviews than processes: this one has none
         torch._foreach_zero_([*gradients, sums, counts[:-1]])
-    world.sum_([*gradients, sums, counts])
+    world.all_reduce_([*gradients, sums, counts])
     norm = nn.utils.get_total_norm(gradients)
     # Waits for a GPU, which has all its work queued by now.
-    *read, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
-    totals, divisors = read[: len(metrics)], dict(zip(metrics, read[len(metrics) :], strict=True))
-    means = {name: total / max(divisors[name], 1) for name, total in zip(metrics, totals, strict=True)}
-    num_units = divisors["loss"]
-    loss = means.pop("loss")
+    *numbers, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
+    halves = numbers[: len(metrics)], numbers[len(metrics) :]
+    totals, divisors = (dict(zip(metrics, half, strict=True)) for half in halves)
+    means = {name: totals[name] / max(divisors[name], 1) for name in metrics}
+    loss, num_units = means.pop("loss"), divisors["loss"]
     return StepResult(loss, means, norm_of_sum / num_units, lr, int(num_tokens), bool(stops)), num_units
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
-from imdb_transformer.distributed import World, joined
+from imdb_transformer.distributed import World, process_group
 from imdb_transformer.errors import ConfigError, DataWarning, RunError, command_line
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
@@ -101,13 +101,13 @@ def training_steps(
     Interrupted after Ctrl-C or SIGTERM.
     """
     origins = tuple(map(Path, teachers))
-    with joined() as world:
-        path = world.from_first(Path(folder))
-        begins = world.from_first(not resume or (config is not None and not (path / run.INFO).exists()))
-        prepared, begin_from = None, run.LAST
+    with process_group() as world:
+        path = world.broadcast(Path(folder))
+        begins = world.broadcast(not resume or (config is not None and not (path / run.INFO).exists()))
+        prepared = None
         if begins and world.is_first:
             prepared = begin(config, path, kind, origins, soft_labels, gpu=world.gpu)
-        world.wait()
+        world.barrier()
         opened, begin_from = run_to_continue(path, kind)
         if not begins and config is not None:
             check_same(opened, config, origins)
@@ -192,11 +192,11 @@ def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> N
         "batch_tokens": options.batch_tokens or begun.batch_tokens,
         "init_from": begun.init_from if options.init_from == AUTO else options.init_from,
     }
-    settled = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
+    resolved = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
     differences = {
-        "with another config": opened.config != settled,
+        "with another config": opened.config != resolved,
         "of another encoder or --teacher": opened.info.origin_hash
-        != starting_weights.origin_hash(settled, teachers),
+        != starting_weights.origin_hash(resolved, teachers),
         "on other reviews": corpus.ensure(config.data)[0].content_hash != opened.info.corpus_hash,
     }
     for difference, exists in differences.items():

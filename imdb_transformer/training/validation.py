@@ -14,7 +14,7 @@ from imdb_transformer.inference.generate import write
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training.objectives import GUESSES
-from imdb_transformer.training.plan import gather
+from imdb_transformer.training.plan import get_batch
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, all_finite
 
@@ -61,9 +61,9 @@ def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardw
     generator = torch.Generator(hardware.device).manual_seed(0)
     loss, num_correct, num_guessed = 0.0, 0, 0
     for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS):
-        batch = gather(split, indices, hardware)
+        batch = get_batch(split, indices, hardware)
         guesses = GUESSES[objective](model, batch, hardware.dtype, SHARE, generator)
-        sums = model.exact(*guesses)
+        sums = model.full_loss(*guesses)
         loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
         num_guessed += guesses[2]
     model.train(was_training)
