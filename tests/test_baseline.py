@@ -12,7 +12,7 @@ from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.baseline import STRENGTH, Yardstick, fit, log_count_ratio, make_baseline
 from imdb_transformer.evaluation.compare import compare
-from imdb_transformer.evaluation.evaluate import answer, evaluate
+from imdb_transformer.evaluation.evaluate import evaluate, predict_split
 from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report import summaries
@@ -129,7 +129,7 @@ def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
     assert (yardstick.difference, yardstick.low, yardstick.high) == (pair.difference, pair.low, pair.high)
     told = html.escape(summaries.beside(yardstick))
     assert told in write_training(ended.folder, 1).read_text()
-    assert told in write_evaluation(answer([ended.folder], "validation"), {}).read_text()
+    assert told in write_evaluation(predict_split([ended.folder], "validation"), {}).read_text()
     assert summaries.beside(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 

@@ -15,7 +15,7 @@ from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline, yardstick_of
-from imdb_transformer.evaluation.evaluate import CLEAN, answer, evaluate, fit_temperature
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperature, predict_split
 from imdb_transformer.evaluation.scores import expected_calibration_error
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics, run
@@ -156,9 +156,9 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     together = Predictor.load(trained, tmp_path / "nb").probabilities(texts)
     np.testing.assert_allclose(together, np.mean(alone, axis=0))
     exact = Predictor.load(trained, tmp_path / "nb", few=True).probabilities(texts)
-    answers = answer([trained, tmp_path / "nb"])
+    answers = predict_split([trained, tmp_path / "nb"])
     assert re.fullmatch(r"best-test-with-nb-\w{8}\.json", answers.file.name)
-    other = answer([tmp_path / "nb", run.open_run(trained).checkpoint("last")])
+    other = predict_split([tmp_path / "nb", run.open_run(trained).checkpoint("last")])
     assert re.fullmatch(r"best-test-with-run-last-\w{8}\.json", other.file.name)
     assert "+" in answers.evaluation.checkpoint
     copy = shutil.copytree(trained, tmp_path / "copy")

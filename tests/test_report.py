@@ -14,7 +14,7 @@ import pytest
 from imdb_transformer.config import Config
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
-from imdb_transformer.evaluation.evaluate import answer, evaluate, save
+from imdb_transformer.evaluation.evaluate import evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
 from imdb_transformer.report.layout import html_table, shortened
@@ -58,7 +58,7 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     write_jsonl(path, [f"{hostile}{i}" for i in range(60)], ["neg", "pos"] * 30)
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
-    answers = answer([copy], source=str(path), data_dir=str(tmp_path))
+    answers = predict_split([copy], source=str(path), data_dir=str(tmp_path))
     save(answers)  # which makes the folder of the page
     page = write_evaluation(answers, {}).read_text()
     assert "<script" not in page
@@ -67,7 +67,7 @@ def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
 
 def test_a_linear_models_page_has_errors_without_marks(linear: Path, tmp_path: Path) -> None:
     shutil.copytree(linear, tmp_path / "nb")
-    page = write_evaluation(answer([tmp_path / "nb"]), {}).read_text()
+    page = write_evaluation(predict_split([tmp_path / "nb"]), {}).read_text()
     assert "<mark" not in page
     assert "<b>Loss</b>" not in page
     assert "<b>ROC</b>" in page
@@ -75,7 +75,7 @@ def test_a_linear_models_page_has_errors_without_marks(linear: Path, tmp_path: P
 
 def test_listed_errors_are_sorted_by_confidence(linear: Path, tmp_path: Path) -> None:
     shutil.copytree(linear, tmp_path / "nb")
-    answered = answer([tmp_path / "nb"], "test")
+    answered = predict_split([tmp_path / "nb"], "test")
     assert answered.correct.mean() == pytest.approx(answered.evaluation.accuracy)
     page = write_evaluation(answered, {}).read_text()
     errors = re.findall(r"<summary>(\w+) at ([\d.]+)%, labelled (\w+):", page)
@@ -248,7 +248,7 @@ def test_a_long_text_is_cut_at_the_end_of_a_word() -> None:
 
 def test_errors_keep_their_line_breaks_and_are_cut_between_words(linear: Path, tmp_path: Path) -> None:
     shutil.copytree(linear, tmp_path / "nb")
-    answered = answer([tmp_path / "nb"], "test")
+    answered = predict_split([tmp_path / "nb"], "test")
     i = int(np.argmax(~answered.correct))
     answered.texts[i] = "First line.<br /><br />" + "second " * 20
     page = write_evaluation(answered, {}).read_text()

@@ -41,9 +41,9 @@ def compare(
         check_page(html)
     hardware.keep_freed_memory()
     screen.note(f"comparing {len(paths)} runs on {split} ...")
-    comparison, answers = compare_runs(paths, split)
+    comparison, predictions = compare_runs(paths, split)
     if html is not None:  # before stdout, whose reader may leave
-        pages.write_comparison(html, comparison, answers)
+        pages.write_comparison(html, comparison, predictions)
         screen.note(f"written to {html}")
     shown = evaluations.as_text(evaluations.comparison_tables(comparison))
     print(comparison.model_dump_json() if as_json else shown)

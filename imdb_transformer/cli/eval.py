@@ -52,7 +52,7 @@ def evaluate(
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.baseline import baselines_beside
-    from imdb_transformer.evaluation.evaluate import answer, save, split_of
+    from imdb_transformer.evaluation.evaluate import predict_split, save, split_of
     from imdb_transformer.report import evaluations, pages
     from imdb_transformer.report.evaluations import write_card
 
@@ -60,15 +60,15 @@ def evaluate(
     split = split_of(source, split)
     of_what = f"{split} of {source}" if source else split
     screen.note(f"evaluating {' + '.join(map(str, paths))} on {of_what} ...")
-    answers = answer(paths, split, data_dir=data_dir, source=source, **reading)
-    save(answers)
+    predictions = predict_split(paths, split, data_dir=data_dir, source=source, **reading)
+    save(predictions)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
-    page = pages.write_evaluation(answers, baselines)
-    if len(paths) == 1 and answers.run.info.kind == "classifier" and not paths[0].is_file():
-        write_card(answers.run)
+    page = pages.write_evaluation(predictions, baselines)
+    if len(paths) == 1 and predictions.run.info.kind == "classifier" and not paths[0].is_file():
+        write_card(predictions.run)
     if as_json:
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
-        print(json.dumps({**answers.evaluation.model_dump(), "baselines": beside}))
+        print(json.dumps({**predictions.evaluation.model_dump(), "baselines": beside}))
     else:
-        print(evaluations.as_text(evaluations.evaluation_tables(answers.evaluation, baselines)))
-        print(f"written to {answers.file} and {page}")
+        print(evaluations.as_text(evaluations.evaluation_tables(predictions.evaluation, baselines)))
+        print(f"written to {predictions.file} and {page}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imdb_transformer.cli import answers, options, screen
+from imdb_transformer.cli import options, predictions, screen
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
 
@@ -34,7 +34,7 @@ EachClass = Annotated[
 ]
 Explain = Annotated[bool, _why("--explain", help="Show which words decided; not with --input.")]
 METHOD_HELP = "Of --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
-ExplainMethod = Annotated[answers.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
+ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
 ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
 Layer = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the last]")]
 Head = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the first]")]
@@ -89,20 +89,20 @@ def predict(
     paths = run_paths or [default_run()]
     if not run_paths:
         screen.note(f"run: {paths[0]}")
-    asked = answers.Asked(paths, threshold, probabilities, as_json)
-    chosen = answers.View(
+    request = predictions.Request(paths, threshold, probabilities, as_json)
+    chosen = predictions.View(
         method or "pooling" if explain else None, attention, layer, 1 if head is None else head, html
     )
     view = chosen if has_view else None
     if not is_stdin and input_file is None:
-        answers.answer_texts(asked, texts or [], view, few=view is None and len(texts or []) <= FEW)
+        predictions.predict_texts(request, texts or [], view, few=view is None and len(texts or []) <= FEW)
         return
-    reading = answers.Reading(text_column or _text_column(paths[0]), encoding, bad_rows)
-    source = answers.STDIN if is_stdin or input_file is None else input_file
+    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows)
+    source = predictions.STDIN if is_stdin or input_file is None else input_file
     if output is None:
-        answers.answer_rows(asked, source, reading, view)
+        predictions.predict_rows(request, source, reading, view)
     else:
-        answers.write_rows(asked, source, reading, output, resume=resume, force=force)
+        predictions.write_rows(request, source, reading, output, resume=resume, force=force)
 
 
 def default_run(runs: Path = Path("runs")) -> Path:

@@ -25,7 +25,7 @@ ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
 BLOCK_ROWS = 2000
 BLOCK_BYTES = 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose files do not tell how large a row is
-NUM_TOLD = 10
+NUM_REPORTED = 10
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """raised for rows that do not fit a schema"""
 
@@ -58,7 +58,7 @@ class Skip:
     def __call__(self, problem: str) -> None:
         """Is called about each bad row."""
         self.num_rows += 1
-        if self.num_rows <= NUM_TOLD:
+        if self.num_rows <= NUM_REPORTED:
             self.tell(problem)
 
 

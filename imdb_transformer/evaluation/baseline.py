@@ -16,10 +16,10 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import (
-    answer,
     evaluate,
     fit_temperature,
     measured,
+    predict_split,
     save,
     validation_logits,
 )
@@ -171,7 +171,7 @@ def conclude(opened: run.Run) -> run.Run:
         _write_yardstick(opened, logits.argmax(1) == labels)
     opened = opened.updated(temperature=fit_temperature(logits, labels))
     if is_uneven(labels, len(opened.info.classes)):
-        save(answer([opened.folder], "validation"))
+        save(predict_split([opened.folder], "validation"))
     return opened
 
 

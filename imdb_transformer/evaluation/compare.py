@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from scipy.stats import binomtest
 
 from imdb_transformer.errors import DataError
-from imdb_transformer.evaluation.evaluate import Answers, answer
+from imdb_transformer.evaluation.evaluate import Predictions, predict_split
 from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
@@ -45,27 +45,29 @@ class Comparison(BaseModel):
     pairs: list[Pair]
 
 
-def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Answers]]:
-    """Compares runs or checkpoints on one split. Also returns the answers of each.
+def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Predictions]]:
+    """Compares runs or checkpoints on one split. Also returns the predictions of each run.
 
     Raises DataError if this split differs between their corpora.
     """
     names = [str(path) for path in paths]
     configs = [_flat(locate(path)[0]) for path in paths]
-    answers = [answer([path], split) for path in paths]
-    for name, other in zip(names, answers, strict=True):
-        _check_same_reviews(name, other, names[0], answers[0], split)
+    predictions = [predict_split([path], split) for path in paths]
+    for name, other in zip(names, predictions, strict=True):
+        _check_same_reviews(name, other, names[0], predictions[0], split)
     by_key = {key: [config[key] for config in configs] for key in configs[0]}
     differences = {key: values for key, values in by_key.items() if len(set(map(repr, values))) > 1}
     pairs = [
-        pair_of(names[i], names[j], answers[i].correct, answers[j].correct)
+        pair_of(names[i], names[j], predictions[i].correct, predictions[j].correct)
         for i, j in combinations(range(len(paths)), 2)
     ]
-    evaluations = [each.evaluation for each in answers]
-    return Comparison(runs=names, differences=differences, evaluations=evaluations, pairs=pairs), answers
+    evaluations = [each.evaluation for each in predictions]
+    return Comparison(runs=names, differences=differences, evaluations=evaluations, pairs=pairs), predictions
 
 
-def _check_same_reviews(name: str, other: Answers, first_name: str, first: Answers, split: str) -> None:
+def _check_same_reviews(
+    name: str, other: Predictions, first_name: str, first: Predictions, split: str
+) -> None:
     same_classes = other.evaluation.classes == first.evaluation.classes
     same_labels = same_classes and np.array_equal(other.labels, first.labels)
     if other.texts != first.texts or not same_labels:
@@ -76,7 +78,7 @@ def _check_same_reviews(name: str, other: Answers, first_name: str, first: Answe
 def pair_of(
     first: str, second: str, first_correct: NDArray[np.bool_], second_correct: NDArray[np.bool_]
 ) -> Pair:
-    """McNemar's test and a bootstrap of two runs' correct answers, (N,) each."""
+    """McNemar's test and a bootstrap of two runs' correct predictions, (N,) each."""
     only_first = int((first_correct & ~second_correct).sum())
     only_second = int((second_correct & ~first_correct).sum())
     num = len(first_correct)

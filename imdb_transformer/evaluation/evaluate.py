@@ -37,7 +37,7 @@ CLEAN = "not in training"
 """The slice of test without the reviews that are in train or validation as well"""
 
 
-class Answers(NamedTuple):
+class Predictions(NamedTuple):
     """What runs predict for each review of a split, and their scores."""
 
     evaluation: Evaluation
@@ -70,15 +70,15 @@ def evaluate(
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
     0.9
     """
-    answers = answer([paths] if isinstance(paths, str | Path) else paths, split, **data)
-    save(answers)
-    return answers.evaluation
+    predictions = predict_split([paths] if isinstance(paths, str | Path) else paths, split, **data)
+    save(predictions)
+    return predictions.evaluation
 
 
-def save(answers: Answers) -> None:
+def save(predictions: Predictions) -> None:
     """Writes an evaluation into its run."""
-    answers.file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(answers.file, answers.evaluation.model_dump_json(indent=1).encode())
+    predictions.file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(predictions.file, predictions.evaluation.model_dump_json(indent=1).encode())
 
 
 def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
@@ -90,7 +90,7 @@ def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
     return evaluations
 
 
-def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Answers:
+def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Predictions:
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
     source = data.get("source")
     split = split_of(source, split)
@@ -114,7 +114,7 @@ def answer(paths: Sequence[str | Path], split: str | None = None, **data: str | 
     file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
     is_of_run = source is None and located[0][1].is_dir()  # not an exported file
     page = opened.reports / "report.html" if is_of_run else file.with_suffix(".html")
-    return Answers(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
+    return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
 
 
 def split_of(source: str | None, split: str | None) -> str:

@@ -54,7 +54,7 @@ def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
     texts = []
     alone = len(by_run) == 1
     for i, (name, metrics) in enumerate(by_run.items()):
-        training = means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
+        training = binned_means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
         validation = _validations(metrics, "loss")
         if training:
             labelled = None if validation else len(training) - 1
@@ -95,19 +95,19 @@ def _drawn(by_run: Mapping[str, Metrics]) -> list[str]:
     return [name if metrics else "" for name, metrics in by_run.items()]
 
 
-def course(metrics: Metrics, key: str, title: str) -> Drawing | None:
+def logged_curve(metrics: Metrics, key: str, title: str) -> Drawing | None:
     """A number that each step logs, such as the learning rate, against the step."""
-    points = means([(line["step"], line[key]) for line in metrics if key in line])
+    points = binned_means([(line["step"], line[key]) for line in metrics if key in line])
     if not points:
         return None
     svg = charts.curves([Curve(title, points, 0)], "step", title.lower(), digits=5)
     return Drawing(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", svg)
 
 
-def means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """At most 50 points: each is the mean of as many steps, at the last of them.
 
-    >>> means([(step, step) for step in range(1, 101)])[:2]
+    >>> binned_means([(step, step) for step in range(1, 101)])[:2]
     [(2, 1.5), (4, 3.5)]
     """
     size = -(-len(points) // NUM_MEANS)

@@ -12,7 +12,7 @@ from imdb_transformer import config_file
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
-from imdb_transformer.evaluation.evaluate import Answers
+from imdb_transformer.evaluation.evaluate import Predictions
 from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
@@ -60,8 +60,8 @@ def write_training(folder: Path, num_steps: int) -> Path:
         scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
     name = opened.folder.resolve().name
     more = [
-        figures.course(logged, "lr", "Learning rate"),
-        figures.course(logged, "gradient_norm", "Gradient norm"),
+        figures.logged_curve(logged, "lr", "Learning rate"),
+        figures.logged_curve(logged, "gradient_norm", "Gradient norm"),
     ]
     sections = [
         f'<p class="lead">{status}{left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
@@ -77,15 +77,15 @@ def write_training(folder: Path, num_steps: int) -> Path:
     return path
 
 
-def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> Path:
+def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluation]) -> Path:
     """Writes the page about an evaluation into its run."""
-    opened, evaluation = answers.run, answers.evaluation
-    num_others = len(answers.predictor.models) - 1
+    opened, evaluation = predictions.run, predictions.evaluation
+    num_others = len(predictions.predictor.models) - 1
     title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
     sections = [
         f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
         tiles(evaluations.score_rows(evaluation)),
-        figures.grid(_figures(answers)),
+        figures.grid(_figures(predictions)),
     ]
     if baselines:
         sections += [
@@ -95,20 +95,20 @@ def write_evaluation(answers: Answers, baselines: Mapping[str, Evaluation]) -> P
     sections += [
         *_yardstick(opened),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
-        *_errors(answers),
+        *_errors(predictions),
         *_origin(opened),
     ]
-    write_page(answers.page, title, sections)
-    return answers.page
+    write_page(predictions.page, title, sections)
+    return predictions.page
 
 
-def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answers]) -> None:
+def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[Predictions]) -> None:
     """Writes a page with the scores of several runs and their curves together."""
-    by_name = dict(zip(comparison.runs, answers, strict=True))
+    by_name = dict(zip(comparison.runs, predictions, strict=True))
     logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
     probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
     errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
-    labels, evaluation = answers[0].labels, answers[0].evaluation
+    labels, evaluation = predictions[0].labels, predictions[0].evaluation
     sections = [
         *(html_table(*table) for table in evaluations.comparison_tables(comparison)),
         figures.grid([
@@ -121,17 +121,17 @@ def write_comparison(path: Path, comparison: Comparison, answers: Sequence[Answe
     write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
 
 
-def _figures(answers: Answers) -> list[figures.Drawing | None]:
-    evaluation, name = answers.evaluation, answers.run.folder.name
-    calibrated = np.exp(answers.log_probabilities)
-    both = {"before calibration": np.exp(answers.raw_log_probabilities), "after": calibrated}
+def _figures(predictions: Predictions) -> list[figures.Drawing | None]:
+    evaluation, name = predictions.evaluation, predictions.run.folder.name
+    calibrated = np.exp(predictions.log_probabilities)
+    both = {"before calibration": np.exp(predictions.raw_log_probabilities), "after": calibrated}
     errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
-    logged = {name: metrics.read(answers.run.folder)}
+    logged = {name: metrics.read(predictions.run.folder)}
     return [
         figures.losses(logged),
         figures.accuracies(logged),
-        figures.roc({name: calibrated}, answers.labels, evaluation.classes),
-        figures.reliability(both, answers.labels, errors),
+        figures.roc({name: calibrated}, predictions.labels, evaluation.classes),
+        figures.reliability(both, predictions.labels, errors),
         figures.by_class(evaluation),
         figures.confusion(evaluation),
         figures.slices(evaluation),
@@ -157,20 +157,22 @@ def _origin(opened: run.Run) -> list[str]:
     ]
 
 
-def _errors(answers: Answers) -> list[str]:
-    """The wrong answers of the highest confidence, with the words that decided."""
-    models, classes = answers.predictor.models, answers.evaluation.classes
+def _errors(predictions: Predictions) -> list[str]:
+    """The wrong predictions with the highest confidence, with the words that decided."""
+    models, classes = predictions.predictor.models, predictions.evaluation.classes
     can_explain = len(models) == 1 and isinstance(models[0], TransformerModel)
-    rows = np.arange(len(answers.labels))
-    losses = -answers.log_probabilities[rows, answers.labels]
-    wrong = rows[~answers.correct]
+    rows = np.arange(len(predictions.labels))
+    losses = -predictions.log_probabilities[rows, predictions.labels]
+    wrong = rows[~predictions.correct]
     entries = []
     for i in wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_ERRORS]:
-        probabilities, text = np.exp(answers.log_probabilities[i]), answers.texts[i]
+        probabilities, text = np.exp(predictions.log_probabilities[i]), predictions.texts[i]
         best = int(probabilities.argmax())
-        answer = f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[answers.labels[i]]}"
+        answer = (
+            f"{classes[best]} at {percent(probabilities[best])}, labelled {classes[predictions.labels[i]]}"
+        )
         summary = f"{answer}: {shortened(re.sub(BREAK_TAG, ' ', text, flags=re.IGNORECASE), 80)}"
-        words = marked_words(explain(answers.predictor, text), text) if can_explain else with_breaks(text)
+        words = marked_words(explain(predictions.predictor, text), text) if can_explain else with_breaks(text)
         entries.append(
             f'<details><summary>{html.escape(summary)}</summary><p class="review">{words}</p></details>'
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # heavy modules; at run time only their results come here
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline, Yardstick
     from imdb_transformer.evaluation.scores import ClassScore, Score
-    from imdb_transformer.store.upkeep import Listed
+    from imdb_transformer.store.upkeep import RunSummary
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.seeds import SeedsSummary
@@ -180,7 +180,7 @@ def baseline(made: "Baseline") -> str:
     return f"{made.run}: {model}; {_score(made.validation)}\nnext: {following}"
 
 
-def runs(listed: "Sequence[Listed]", folder: Path) -> str:
+def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
     """What `imdb-tx runs` prints: a table, how to continue what was interrupted, runs of the package."""
     from imdb_transformer.store.run import COMMANDS, INFO, SHIPPED
 

@@ -14,7 +14,7 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 
 
-class Listed(BaseModel):
+class RunSummary(BaseModel):
     """A run in a list."""
 
     run: str
@@ -31,12 +31,12 @@ class Listed(BaseModel):
     num_bytes: int
 
 
-def runs_in(folder: Path) -> list[Listed]:
+def runs_in(folder: Path) -> list[RunSummary]:
     """The runs below a folder, the one that began last at the end. A damaged one is left out."""
     listed = []
     for path in folder.glob(f"*/{run.INFO}"):
         with suppress(RunError):
-            listed.append(_listed(run.open_run(path.parent)))
+            listed.append(_summary(run.open_run(path.parent)))
     return sorted(listed, key=lambda each: each.started)
 
 
@@ -57,7 +57,7 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
             yield opened.folder, freed
 
 
-def _listed(opened: run.Run) -> Listed:
+def _summary(opened: run.Run) -> RunSummary:
     info = opened.info
     counters: dict[str, Any] = {}
     for folder in (opened.checkpoint("best"), opened.checkpoint("last")):  # the last has come farthest
@@ -68,7 +68,7 @@ def _listed(opened: run.Run) -> Listed:
     if status == "running":
         with suppress(RunError), locked(opened.folder):  # otherwise a process is at it
             status = "killed"
-    return Listed(
+    return RunSummary(
         run=str(opened.folder), started=info.started, source=opened.config.data.source, kind=info.kind,
         status=status, step=counters.get("step", 0),
         validation_accuracy=best["accuracy"] if best else None, num_bytes=_num_bytes(opened.folder),

@@ -1,4 +1,4 @@
-"""Answers of `imdb-tx predict`: printed, shown with their reasons, or written to a file."""
+"""Predictions of `imdb-tx predict`: printed, shown with their reasons, or written to a file."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ Method = Literal["pooling", "gradients"]
 STDIN = Path("standard input")
 
 
-class Reading(NamedTuple):
+class InputFormat(NamedTuple):
     """How a file of reviews is read."""
 
     text_column: str
@@ -30,8 +30,8 @@ class Reading(NamedTuple):
     bad_rows: options.BadRows
 
 
-class Asked(NamedTuple):
-    """Which runs answer, and in which form."""
+class Request(NamedTuple):
+    """Which runs predict, and how the predictions are printed."""
 
     paths: list[Path]
     threshold: float | None
@@ -52,13 +52,13 @@ class View(NamedTuple):
     html: Path | None
 
 
-def load(asked: Asked, *, exact: bool = False, few: bool = False) -> "Predictor":
+def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
     """The predictor of runs. `exact`: one text and many get the same probability. `few`: without torch."""
     from imdb_transformer.inference.predictor import Predictor
     from imdb_transformer.store import run
 
-    predictor = Predictor.load(*asked.paths, exact=exact, few=few, threshold=asked.threshold)
-    if any(not path.is_file() and run.locate(path)[0].config.data.source == "demo" for path in asked.paths):
+    predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
+    if any(not path.is_file() and run.locate(path)[0].config.data.source == "demo" for path in request.paths):
         screen.note(summaries.DEMO_NOTE)
     if "torch" in sys.modules:  # an exported file needs none
         from imdb_transformer import hardware
@@ -67,17 +67,17 @@ def load(asked: Asked, *, exact: bool = False, few: bool = False) -> "Predictor"
     return predictor
 
 
-def answer_texts(asked: Asked, texts: list[str], view: View | None, *, few: bool) -> None:
+def predict_texts(request: Request, texts: list[str], view: View | None, *, few: bool) -> None:
     """Prints the predictions of texts."""
-    predictor = load(asked, exact=True, few=few)
-    _tell_unfamiliar(predictor, asked.paths, texts)
+    predictor = load(request, exact=True, few=few)
+    _note_unfamiliar(predictor, request.paths, texts)
     if view is None:
-        _show(predictor(texts), asked)
+        _show(predictor(texts), request)
     else:
-        _show_views(predictor, texts, view, asked.as_json)
+        _show_views(predictor, texts, view, request.as_json)
 
 
-def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
+def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
     from imdb_transformer.inference.predictor import unfamiliar
 
     if strange := unfamiliar(predictor, paths, texts):
@@ -87,13 +87,13 @@ def _tell_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]
         screen.note(f"note: {knows} few words of {which}. It may be wrong about what it does not know.")
 
 
-def _show(predictions: "Iterable[Prediction]", asked: Asked) -> None:
+def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
     from imdb_transformer.report.reviews import prediction_as_text
 
     with until_reader_leaves():
         for prediction in predictions:
-            text = prediction_as_text(prediction, each_class=asked.each_class)
-            print(json.dumps(prediction.record()) if asked.as_json else text)
+            text = prediction_as_text(prediction, each_class=request.each_class)
+            print(json.dumps(prediction.record()) if request.as_json else text)
 
 
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
@@ -125,7 +125,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
 
 
 @contextmanager
-def _opened(source: Path, reading: Reading) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
+def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input; at the end it tells how many rows were skipped."""
     from imdb_transformer.data.reviews import refuse
     from imdb_transformer.data.tables import Skip
@@ -139,18 +139,20 @@ def _opened(source: Path, reading: Reading) -> "Iterator[tuple[pa.Schema, Iterat
         screen.note(f"skipped in all: {skip.num_rows:,}")
 
 
-def answer_rows(asked: Asked, source: Path, reading: Reading, view: View | None) -> None:
-    """Prints the predictions of each block of rows as it comes. A person at a terminal is asked for them."""
+def predict_rows(request: Request, source: Path, reading: InputFormat, view: View | None) -> None:
+    """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
     with _opened(source, reading) as (_, parts):
-        predictor = load(asked, exact=source == STDIN, few=view is None and is_typed)
-        blocks = (part.column(reading.text_column).to_pylist() for part in parts)
-        texts = _told(_typed(blocks) if is_typed else blocks, predictor, asked.paths, each_time=is_typed)
+        predictor = load(request, exact=source == STDIN, few=view is None and is_typed)
+        blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
+        if is_typed:
+            blocks = _typed(blocks)
+        texts = _with_notes(blocks, predictor, request.paths, each_time=is_typed)
         if view is not None:
-            _show_views(predictor, chain.from_iterable(texts), view, asked.as_json)
+            _show_views(predictor, chain.from_iterable(texts), view, request.as_json)
             return
         for block in texts:
-            _show(predictor(block), asked)
+            _show(predictor(block), request)
 
 
 def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -164,27 +166,27 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
         yield [text for text in block if text.strip()]
 
 
-def _told(
+def _with_notes(
     blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, each_time: bool
 ) -> Iterator[list[str]]:
     """The blocks, with a note about unfamiliar reviews in every one, or in the first one."""
     for i, block in enumerate(blocks):
         if each_time or i == 0:
-            _tell_unfamiliar(predictor, paths, block)
+            _note_unfamiliar(predictor, paths, block)
         yield block
 
 
 def write_rows(
-    asked: Asked, source: Path, reading: Reading, output: Path, *, resume: bool, force: bool
+    request: Request, source: Path, reading: InputFormat, output: Path, *, resume: bool, force: bool
 ) -> None:
     """Writes the rows with their predictions."""
     from imdb_transformer.inference import tables
 
     with _opened(source, reading) as (schema, parts):
         tables.check_output(output, schema, source, force=force)
-        predictor = load(asked)
-        classes = predictor.classes if asked.each_class else ()
-        call = tables.describe_call(predictor, asked.paths, source, reading._asdict(), classes)
+        predictor = load(request)
+        classes = predictor.classes if request.each_class else ()
+        call = tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
         written = tables.write_predictions(
             predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
         )
@@ -198,12 +200,12 @@ def write_rows(
             except Interrupted as stopped:
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None
-    if asked.as_json:
+    if request.as_json:
         print(json.dumps({"output": str(output), "num_rows": num_rows}))
     screen.note(f"{num_rows:,} predictions written to {output}")
 
 
-def _num_rows(source: Path, reading: Reading) -> int | None:
+def _num_rows(source: Path, reading: InputFormat) -> int | None:
     """The rows of a file, for a bar. Counting takes a small part of the time of predicting."""
     from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.tables import open_reviews
