@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model import plain
-from imdb_transformer.model.attention import attention_bias
+from imdb_transformer.model.attention import attention_bias, windows
 from imdb_transformer.model.classifier import Classifier, pool, without_words
 from imdb_transformer.model.encoder import Block, Encoder, bigrams
-from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids, windows
+from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids
 
 SMALL = ModelConfig(
     width=12,

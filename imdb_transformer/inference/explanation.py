@@ -30,9 +30,9 @@ from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
+from imdb_transformer.model.attention import by_position
 from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.layers import by_position
 
 Method = Literal["pooling", "gradients"]
 BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)

@@ -6,13 +6,14 @@ batch's reviews are laid end to end and cut into groups of S = 2r queries, and T
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.layers import Linear, laid_end_to_end, rotate, select, windows
+from imdb_transformer.model.layers import Linear, rotate, select
 
 
 class SelfAttention(nn.Module):
@@ -56,11 +57,11 @@ def in_heads(x: Tensor, num_heads: int, head_width: int) -> tuple[Tensor, ...]:
 
 
 def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype, direction: int = 0) -> Tensor:
-    """(N, S, T) to add to scores: very negative on padding and beyond the neighbourhood, else zero.
+    """(N, S, T) to add to scores: zero where a query may see a key, very negative elsewhere.
 
-    `mask` (B, L) is true on tokens. Full attention has radius 0 and a bias of (B, 1, L). All layers share it.
-    With `direction` 1, as in a decoder, a position sees only itself and those to its left; with -1 those to
-    its right. The bias of full attention is then (B, L, L).
+    `mask` (B, L) is true on tokens. Full attention has radius 0 and a bias of (B, 1, L). All layers share the
+    bias. With `direction` 1, as in a decoder, a position sees only itself and those to its left; with -1,
+    itself and those to its right. The bias of full attention is then (B, L, L).
     """
     # Finite: a query without any key (padding far from all tokens) then gives a mean, not NaN.
     never = torch.finfo(dtype).min / 2
@@ -80,3 +81,57 @@ def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype, direction: int
         near = (distance.abs() <= radius) & (direction * distance >= 0)
         allowed = (queries == keys[:, None]) & near
     return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, never)
+
+
+def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
+    """(H, B, L, K) -> (H, length, K), zeros after the last review."""
+    flat = heads.flatten(1, 2)
+    return F.pad(flat, (0, 0, 0, length - flat.shape[1])) if length > flat.shape[1] else flat
+
+
+def windows(x: Tensor, size: int) -> Tensor:
+    """(H, NS, K) -> (H, N, 2S, K): each group of S positions, with S/2 positions before and after it.
+
+    Positions beyond the ends hold zeros or values of another head. The attention bias masks them. In plain
+    torch:
+
+        F.pad(x, (0, 0, size // 2, size // 2)).unfold(1, 2 * size, size).transpose(-1, -2)
+    """
+    cut: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
+    return cut
+
+
+class _Windows(torch.autograd.Function):
+    """`unfold` with a faster backward pass: one sum."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor, size: int) -> Tensor:
+        heads, length, width = x.shape
+        radius = size // 2
+        padded = F.pad(x.reshape(-1, width), (0, 0, radius, radius))
+        shape = (heads, length // size, 2 * size, width)
+        strides = (length * width, size * width, width, 1)
+        return padded.as_strided(shape, strides).contiguous()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        heads, groups, double, width = gradient.shape
+        size, radius = double // 2, double // 4
+        # Window i covers the pieces i and i + 1 of S positions, counted from the padding in front.
+        first, second = gradient.reshape(-1, 2, size, width).unbind(1)
+        pieces = gradient.new_empty(heads * groups + 1, size, width)
+        pieces[0], pieces[-1] = first[0], second[-1]
+        torch.add(first[1:], second[:-1], out=pieces[1:-1])
+        inner = pieces.flatten(0, 1)[radius:-radius]
+        return inner.view(heads, groups * size, width), None
+
+
+def by_position(weights: Tensor, length: int) -> Tensor:
+    """(H, N, S, T) attention weights of one review -> (H, L, L): row i has the weights of query i."""
+    heads, num_groups, size, num_keys = weights.shape
+    radius = (num_keys - size) // 2  # 0 for full attention
+    whole = weights.new_zeros(heads, num_groups * size, num_groups * size + 2 * radius)
+    for i in range(num_groups):
+        start = i * size
+        whole[:, start : start + size, start : start + num_keys] = weights[:, i]
+    return whole[:, :length, radius : radius + length]

@@ -14,11 +14,11 @@ from imdb_transformer.model.layers import Linear
 class Classifier(nn.Module):
     """An encoder-only transformer whose head reads, by default, each channel's maximum over the review.
 
-    In training only, some of a review's words are left out.
+    Word dropout leaves out some of a review's words, in training only.
     """
 
     def __init__(self, config: ModelConfig, *, vocab_size: int, num_classes: int, num_stars: int = 0) -> None:
-        """`num_stars`: ratings that a second head guesses, in training only."""
+        """`num_stars`: number of star ratings that a second head predicts, in training only."""
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.word_dropout, self.pooling = config.word_dropout, config.pooling

@@ -26,7 +26,7 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor, rows: Tensor | None = None) -> Tensor:
         """(B, L, D) embedded tokens and features of the encoder -> (B, L, D), or (R, D) at `rows`.
 
-        Each position sees the tokens at and before it, and the whole memory. `mask` (B, L) is of both.
+        Each position sees the tokens at and before it, and the whole memory. `mask` (B, L) applies to both.
         """
         length = x.shape[1]
         bias = attention_bias(mask, min(self.radius, length), x.dtype, direction=1)
@@ -61,8 +61,8 @@ class DecoderBlock(nn.Module):
         attend, look_up, drop = self.attention, self.cross_attention, self.dropout
         if self.pre_norm:
             x = x + drop(attend(self.attention_norm(x), bias, rotation))
-            asked = self.cross_norm(x)
-            x = select(x, rows) + drop(look_up(asked, memory, memory_bias, rotation, rows))
+            queries = self.cross_norm(x)
+            x = select(x, rows) + drop(look_up(queries, memory, memory_bias, rotation, rows))
             return x + drop(self.feed_forward(self.feed_forward_norm(x)))
         x = self.attention_norm(x + drop(attend(x, bias, rotation)))
         x = self.cross_norm(select(x, rows) + drop(look_up(x, memory, memory_bias, rotation, rows)))
@@ -70,9 +70,9 @@ class DecoderBlock(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Attention whose queries come from the decoder, and whose keys and values from the encoder's features.
+    """Attention whose queries come from the decoder, and keys and values from the encoder's features.
 
-    It is full: its memory grows with the square of the length.
+    It is always full attention: its memory grows with the square of the length.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -14,11 +14,8 @@ from imdb_transformer.model.attention import SelfAttention, attention_bias
 from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, select, sinusoids
 
 PADDING_INDEX = 0
-FIRST, SECOND, PRIME = (
-    1_640_531_527,
-    1_013_904_223,
-    2**31 - 1,
-)  # of the hash; sums of products with ids fit in int64
+# Of the hash of a bigram. Sums of products with ids fit in int64.
+FIRST, SECOND, PRIME = 1_640_531_527, 1_013_904_223, 2**31 - 1
 
 
 class Encoder(nn.Module):
@@ -67,7 +64,7 @@ class Embedding(nn.Module):
         if config.bigram_buckets:
             self.bigrams = nn.Embedding(1 + config.bigram_buckets, config.width, padding_idx=PADDING_INDEX)
             nn.init.zeros_(self.bigrams.weight)
-        self.vectors = nn.Identity()  # explanations put their own vectors (B, L, D) in the place of its input
+        self.vectors = nn.Identity()  # explanations replace its output (B, L, D) with a hook
         self.norm = LayerNorm(config.width) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout, by_channel=config.dropout_mask == "channel")
 
@@ -81,7 +78,7 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(x))
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """(B, L) ids -> (B, L, D): each token's vector, plus that of the bigram which it ends."""
+        """(B, L) ids -> (B, L, D): each token's vector, plus that of the bigram that ends with it."""
         x = self.tokens(ids)
         return x if self.bigrams is None else x + self.bigrams(bigrams(ids, self.bigrams.num_embeddings - 1))
 

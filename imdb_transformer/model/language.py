@@ -36,7 +36,8 @@ class LanguageModel(nn.Module):
     ) -> None:  # fmt: skip
         """`counts` (V,): how often each id occurs; `special_ids` are never candidates.
 
-        `spacing` (2, V) is kept with the weights of a causal model: it tells where its text has spaces.
+        `spacing` (2, V) is saved with the weights of a causal model. It decides where generated text has
+        spaces.
         """
         super().__init__()
         self.encoder = Encoder(config, len(counts))
@@ -54,19 +55,19 @@ class LanguageModel(nn.Module):
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
     def sampled_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
-        """Two sums over the first `num_guessed` of (M, D) features and (M,) true ids.
+        """Summed cross-entropy in nats, and the number of correct guesses; the softmax is over candidates.
 
-        They are the cross-entropy in nats, and the number of right answers (the true id is the likeliest
-        candidate). The softmax is over candidates.
+        Both are sums over the first `num_guessed` of (M, D) features and (M,) true ids. A guess is correct if
+        the true id is the likeliest candidate.
         """
         logits = self.candidate_logits(features, targets)[:num_guessed]  # (M, 1 + K)
         first = torch.zeros(num_guessed, dtype=torch.long, device=targets.device)
         return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
 
     def full_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
-        """The same with the softmax over the whole vocabulary but for the special ids.
+        """The same with a softmax over the whole vocabulary except special ids.
 
-        In parts, each of `SIZE_MULTIPLE` rows: all logits at once would take hundreds of megabytes.
+        It takes `SIZE_MULTIPLE` rows at a time: all logits at once would fill hundreds of megabytes.
         """
         loss, num_correct = torch.zeros((), device=features.device), torch.zeros((), device=features.device)
         for start in range(0, num_guessed, SIZE_MULTIPLE):

@@ -4,7 +4,7 @@ It computes one review at a time, with full attention under a mask and a loop ov
 and no padding, and nothing is made fast. It uses the weights of a `Classifier`, and the tests compare the two
 models' logits and gradients. Dropout, which happens only in training, is left out.
 
-It is also how a few reviews are predicted (`PlainModel`): importing torch takes longer than this.
+`PlainModel` predicts a few reviews with it, because importing torch would take longer.
 
 Shapes: L length, D model width, K head width, F feed-forward width, C classes.
 """

@@ -22,7 +22,7 @@ from imdb_transformer.training.step import Learner, load_state, training_state
 
 
 class Counters(BaseModel, extra="forbid", frozen=True):
-    """How far a run has come; with the tensors of `last`, all that the next step depends on."""
+    """Progress of a run. The next step depends on these numbers and the tensors of `last` only."""
 
     step: int = 0
     best_step: int = 0
@@ -97,7 +97,7 @@ def save_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner,
 
 
 def resume_from(opened: run.Run, name: run.CheckpointName, learner: Learner, world: World) -> Counters:
-    """Loads a checkpoint into the learner and returns its counters. Repairs a write that was killed first."""
+    """Loads a checkpoint into the learner and returns its counters. First repairs an interrupted write."""
     if world.is_first:
         check_space(opened.folder, learner)
         repair(opened)
@@ -113,7 +113,7 @@ def resume_from(opened: run.Run, name: run.CheckpointName, learner: Learner, wor
 
 
 def repair(opened: run.Run) -> None:
-    """Finishes or undoes the renames that a kill came between."""
+    """Finishes or undoes renames that a kill interrupted."""
     recover_folder(opened.checkpoints / "best")
     recover_folder(opened.checkpoints / run.LAST, former=opened.checkpoints / run.PREVIOUS)
 
@@ -136,7 +136,7 @@ def load_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner)
 def _with_best(opened: run.Run, counters: Counters) -> Counters:
     """The counters with the score of `best`, if a kill came after `best` was written and before `last`.
 
-    The steps after it are taken again and may differ, for example with another number of processes.
+    These steps are taken again. They may differ, for example with another number of processes.
     """
     try:
         meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
@@ -174,7 +174,7 @@ def _read(opened: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Ar
 
 
 def _offer(opened: run.Run, learner: Learner) -> str:
-    """How to continue from `previous`; empty if it is not whole."""
+    """A sentence that says how to continue from `previous`; empty if that is damaged."""
     path = opened.checkpoints / run.PREVIOUS
     try:
         counters, _, _ = _read(opened, path, learner)

@@ -1,7 +1,7 @@
-"""Soft labels: a teacher's probabilities for the unlabelled reviews. A student learns them with the labels.
+"""Soft labels: a teacher's probabilities for the unlabelled reviews. A student learns them beside the labels.
 
-Self-training with a soft target (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student"). The
-teacher is one or several runs on the same reviews, linear ones included.
+This is self-training with soft targets (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student"). The
+teacher is one run or several, on the same reviews. A linear run may teach.
 
 Shapes: N reviews, C classes.
 """
@@ -34,7 +34,7 @@ def soft_labels(teachers: Sequence[Path], config: Config, corpus: Corpus) -> NDA
 
 
 def even_labels(config: Config, corpus: Corpus) -> NDArray[np.float32]:
-    """(N, C): equal probabilities, where only the cost of a training is asked and no teacher needs to be."""
+    """(N, C): equal probabilities, for a dry run, which needs no teacher."""
     num_classes = len(corpus.manifest.classes)
     return np.full((len(_unlabelled(config, corpus)), num_classes), 1 / num_classes, dtype=np.float32)
 

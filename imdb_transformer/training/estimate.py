@@ -1,4 +1,4 @@
-"""What a training will cost: parameters, FLOPs, memory and time.
+"""The cost of a training before it starts: parameters, FLOPs, memory and time.
 
 FLOPs and time are measured on forward and backward passes over one batch of the plan, and scaled to the whole
 plan by tokens. An update of the weights takes the same time in each step.
@@ -121,13 +121,13 @@ def _learn(prepared: Prepared, batch: Batch) -> None:
 
 @torch.inference_mode()
 def _predict(prepared: Prepared, batch: Batch) -> None:
-    """A forward pass as validation does it: no word is dropped."""
+    """A forward pass as in validation, without word dropout."""
     objective, model = objective_of(prepared.kind), prepared.model.eval()
     objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
 
 
 def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
-    """Median time of work that is warmed up."""
+    """Median time of some work, which has run before to warm up."""
     timings = []
     for _ in range(NUM_TIMED):
         began = time.perf_counter()

@@ -40,7 +40,7 @@ class Update(NamedTuple):
     validation: Score | None
     saved: bool
     sample: str
-    """what a causal model writes, at each validation; otherwise empty"""
+    """text that a causal model writes at each validation; otherwise empty"""
 
 
 def training_loop(
@@ -63,7 +63,7 @@ def training_loop(
             # --- one step
             step, began = counters.step, time.perf_counter()
             epoch, indices = plan.batches[step]
-            share = indices[world.rank :: world.size]  # dealt out in turns, for like lengths
+            share = indices[world.rank :: world.size]  # every size-th review: shares have similar lengths
             batch = get_batch(prepared.train, share, hardware)
             result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stops))
             now = time.perf_counter()
@@ -134,7 +134,7 @@ def stop_requests() -> Iterator[list[signal.Signals]]:
     """Collects signals as requests to stop. A Ctrl-C after the first one stops the program at once.
 
     A second SIGTERM does not: stopping a group of processes may send it twice, directly and through torchrun.
-    Outside the main thread nothing is caught, as Python handles signals only in the main thread.
+    Outside the main thread it collects none: Python handles signals only in the main thread.
     """
     stops: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():

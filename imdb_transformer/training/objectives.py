@@ -1,9 +1,9 @@
 """What training minimises: an objective is a function of a model and a batch.
 
-`progress` is the share of all steps that is done, 0 to 1. An objective gives metrics by name, each as its
-sum over the batch and the count that divides the sum. Training follows the gradient of `loss`. Sums and
-counts are added over all processes before any is divided. Sums stay tensors: reading one makes the CPU wait
-for the GPU. A step waits once.
+`progress` is the share of steps that are done, 0 to 1. An objective returns metrics by name. Each is a sum
+over the batch and the count that divides it. Training minimises `loss`. Sums and counts are added over all
+processes before the division. Sums stay tensors, because reading one makes the CPU wait for the GPU. A step
+waits once.
 
 Shapes: B batch, L length, D model width, C classes, M guessed positions.
 """
@@ -24,7 +24,7 @@ from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
 Metrics = dict[str, tuple[Tensor, int]]
-# Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not filling.
+# Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not padding.
 Guesses = tuple[Tensor, Tensor, int]
 
 REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would triple the head's cost
@@ -35,8 +35,8 @@ def classification(
 ) -> Metrics:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
-    With label smoothing (Szegedy et al. 2016, section 7) if the config asks for it. If the batch has stars,
-    their cross-entropy is added; a review whose stars are unknown adds nothing.
+    The config may ask for label smoothing (Szegedy et al. 2016, section 7). If the batch has stars, their
+    cross-entropy is added. A review whose stars are unknown adds nothing.
     """
     star_loss = None
     if batch.stars is None:
@@ -61,13 +61,13 @@ def classification(
 def pretraining(
     model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
 ) -> Metrics:
-    """Cross-entropy of the tokens that `pretrain.objective` has the model guess (`GUESSES`).
+    """Cross-entropy of the tokens that the model guesses, by `pretrain.objective` (`GUESSES`).
 
     For masked tokens `loss` divides by their expected number, which does not depend on the draw, and
     `masked_loss` by their actual number.
     """
     objective, share = config.pretrain.objective, 1.0
-    if objective in ("masked", "denoise"):  # the share changes in a line (Ankner et al. 2024)
+    if objective in ("masked", "denoise"):  # the share changes linearly (Ankner et al. 2024)
         first, last = config.pretrain.mask_fraction, config.pretrain.final_mask_fraction
         share = first + progress * (last - first)
     features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
@@ -98,8 +98,8 @@ def next_tokens(
 ) -> Guesses:  # fmt: skip
     """A random `share` of the tokens is guessed, each from those before it (Radford et al. 2018, 3.1).
 
-    With `direction` -1 it is guessed from those after it. The first one is guessed from `[MASK]`. No piece
-    stands for the end: the model does not learn where a review ends.
+    With `direction` -1 it is guessed from those after it. The first one is guessed from `[MASK]`. There is no
+    end token: the model does not learn where a review ends.
     """
     rows, num_guessed = rows_of(random_tokens(batch, share, generator))
     features = model.encoder(shifted(batch, direction), batch.mask, dtype, rows, direction)
@@ -139,7 +139,7 @@ def random_tokens(batch: Batch, share: float, generator: torch.Generator | None 
 
 
 def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
-    """(B, L) -> (M,) positions counted over the whole batch, with filling at the end, and their number."""
+    """(B, L) -> (M,) positions counted over the whole batch, padded at the end, and their number."""
     rows = guessed.flatten().nonzero().squeeze(1)
     return rounded_up(rows), len(rows)
 
@@ -154,5 +154,5 @@ GUESSES: dict[str, Callable[..., Guesses]] = {
 
 
 def objective_of(kind: Kind) -> Callable[..., Metrics]:
-    """What a run of a kind minimises."""
+    """The objective of a kind of run."""
     return classification if kind == "classifier" else pretraining

@@ -1,4 +1,4 @@
-"""What updates the parameters: AdamW, or Muon for the matrices of the blocks; and the learning rate.
+"""The optimisers, AdamW and Muon (for the matrices of the blocks), and the learning rate.
 
 Muon makes each update of a matrix orthogonal (Jordan et al. 2024). torch's Muon is the referee of the tests.
 It always computes in bf16, which is far slower than fp32 on a processor without bf16 products.
@@ -70,7 +70,7 @@ MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
-    """The rate of step `step` (from 0) of `num_steps`: up in a line to `lr`, then as `schedule` says.
+    """The rate of step `step` (from 0) of `num_steps`: a linear rise to `lr`, then `schedule`.
 
     `inverse_sqrt` is Vaswani et al. 2017, equation 3, with its peak at `lr`.
     """
@@ -92,7 +92,7 @@ def make_optimizers(
 ) -> list[Optimizer]:
     """The optimisers of a model before their first step. Their moments exist already, as zeros.
 
-    With `optimizer = "muon"` the matrices of the blocks are Muon's, which computes in `dtype`.
+    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`.
     """
     muons = [p for name, p in model.named_parameters() if _is_muons(name, p, config)]
     others = [p for name, p in model.named_parameters() if not _is_muons(name, p, config)]

@@ -49,10 +49,10 @@ class Plan(NamedTuple):
 
 
 def resolved(config: Config, train: EncodedSplit) -> Config:
-    """The config with `batch_tokens` and `epochs` from the data, if they are 0.
+    """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
-    A batch has the tokens of a 60th of the reviews, within limits. There are as many epochs as give
-    `NUM_STEPS` steps, within limits: a small set is read more often than a large one.
+    A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives `NUM_STEPS`
+    steps, within limits: a small set is read more often than a large one.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
@@ -87,8 +87,8 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
 def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
     """The reviews with these indices as a batch on the device.
 
-    Without indices the batch is the first review with `num_tokens` 0. A process that has no review in a step
-    uses it, and adds zeros to the sums of the others.
+    Without indices the batch is the first review, with `num_tokens` 0. A process that has no review in a step
+    uses it, and adds zeros to the sums.
     """
     rows = indices if len(indices) else np.zeros(1, np.int64)
     batch = make_batch([split.review(i) for i in rows], split.labels[rows], hardware.device)
@@ -107,6 +107,6 @@ def make_batch(
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """An array on a device. From pinned memory a GPU copies while the CPU goes on."""
+    """An array on a device. A GPU copies from pinned memory while the CPU continues."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

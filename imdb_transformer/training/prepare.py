@@ -1,4 +1,4 @@
-"""From a config, or from a run that continues, to a model and the reviews that it is trained on."""
+"""Makes a model and its training reviews, from a config or from a run to continue."""
 
 import math
 import warnings
@@ -29,7 +29,7 @@ FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
 
 
 class Prepared(NamedTuple):
-    """A model that is ready to train, the reviews it learns from, and what else its run stores."""
+    """A model that is ready to train, its reviews, and what else its run stores."""
 
     config: Config
     kind: run.Kind
@@ -46,12 +46,11 @@ def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (),
     soft_labels: SoftLabels = None, ask_teachers: bool = True,
 ) -> Prepared:  # fmt: skip
-    """The reviews of a config and a model for them, whose encoder starts from `train.init_from` if it is set.
+    """The reviews of a config and a model for them. Its encoder starts from `train.init_from` if that is set.
 
-    An encoder to start from brings its tokenizer along. `soft_labels` are these teachers' probabilities for
-    the same reviews; without them the teachers are asked. `ask_teachers` is false where only the cost of a
-    training matters. Raises RunError if the encoder does not fit the config, or if it or a teacher is
-    unfinished or may have seen reviews held out here.
+    An encoder to start from comes with its tokenizer. `soft_labels` are the teachers' probabilities; without
+    them the teachers predict now. `ask_teachers` is false for a dry run. Raises RunError if the encoder does
+    not fit the config, or if it or a teacher is unfinished or may have seen reviews that are held out here.
     """
     config = probe.choose_encoder(config, kind, hardware)
     init_from = starting_weights.origin(config)
@@ -76,7 +75,7 @@ def prepare(
 
 
 def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
-    """The same for a run that continues, whose weights are in its checkpoints.
+    """The same for a run to continue. Its weights are in its checkpoints, and are not loaded here.
 
     Raises RunError if its reviews have changed.
     """
@@ -84,7 +83,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
         raise RunError(
-            f"{current.folder} was begun on other reviews than those of {config.data.source} today."
+            f"{current.folder} was started on other reviews than those of {config.data.source} today."
         )
     soft = distillation.soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
@@ -102,7 +101,7 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
 def make_language_model(
     config: Config, text: EncodedSplit, *, vocab_size: int, spacing: NDArray[np.float32] | None = None
 ) -> LanguageModel:
-    """A model for pretraining with its initial weights, a function of the seed and of how often ids occur."""
+    """A model for pretraining. Its initial weights are a function of the seed and of the ids' counts."""
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
     return LanguageModel(
@@ -119,7 +118,7 @@ def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str
 def _prepared(
     config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
 ) -> Prepared:
-    """An encoder learns the text of training and unlabelled reviews."""
+    """`prepare` after the reviews are encoded. An encoder learns training and unlabelled text."""
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")

@@ -1,8 +1,8 @@
-"""What a linear probe of a trained encoder tells (Alain and Bengio 2017), before a training from it.
+"""Linear probes: a logistic regression on the features of a trained encoder (Alain and Bengio 2017).
 
-It tells which of the package's two encoders suits some reviews (`train.init_from = "auto"`). `imdb` learnt
-from IMDB's labels how opinions are put, and forgot some of what `imdb-encoder` knows of text. The probe is
-also the head that a training starts with.
+A probe decides which of the package's two encoders suits some reviews (`train.init_from = "auto"`). `imdb`
+also learnt IMDB's labels, and forgot some of the text that `imdb-encoder` knows. A training starts with a
+probe as its head.
 
 Shapes: N reviews, D model width.
 """
@@ -39,9 +39,9 @@ NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 
 
 def choose_encoder(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
-    """The config with the run to start from in the place of `auto`.
+    """The config with the run to start from instead of `auto`.
 
-    Pretraining, and reviews of which one is among those whose labels `imdb` learnt, get `imdb-encoder`.
+    It is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt.
     """
     if config.train.init_from != AUTO:
         return config
@@ -54,9 +54,9 @@ def choose_encoder(config: Config, kind: run.Kind, hardware: Hardware) -> Config
 
 
 def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
-    """Accuracy, over five folds, of a logistic regression on what a run's encoder makes of the reviews.
+    """Accuracy, over five folds, of a logistic regression on the features of a run's encoder.
 
-    0 if there are fewer than two classes with a review for each fold.
+    It is 0 if fewer than two classes have a review for each fold.
     """
     from sklearn.model_selection import cross_val_score
 
@@ -76,10 +76,10 @@ def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) ->
 
 @torch.no_grad()
 def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None:
-    """Gives the head the weights of a logistic regression on what the encoder makes of the reviews.
+    """Sets the head to a logistic regression on the encoder's features of the reviews.
 
-    The gradients of a random head would first spoil what the encoder knows (Kumar et al. 2022, "Fine-tuning
-    can distort pretrained features"). A class that the first `NUM_FITTED` reviews lack gets zeros.
+    The gradients of a random head would distort these features (Kumar et al. 2022, "Fine-tuning can distort
+    pretrained features"). A class that is absent from the first `NUM_FITTED` reviews gets zeros.
     """
     labels = train.labels[:NUM_FITTED]
     if len(set(labels)) < 2:
@@ -88,7 +88,7 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
     slopes = regression.coef_ / scaler.scale_
     intercepts = regression.intercept_ - slopes @ scaler.mean_
-    if len(regression.classes_) == 2:  # scikit-learn gives the second class's log-odds
+    if len(regression.classes_) == 2:  # scikit-learn gives the log-odds of the second class
         slopes, intercepts = np.stack([-slopes[0], slopes[0]]) / 2, np.array([-1, 1]) * intercepts / 2
     model.head.weight.zero_()
     model.head.bias.fill_(float(intercepts.min()))

@@ -1,4 +1,4 @@
-"""A recipe over several seeds: a run each, and their mean and spread."""
+"""Repeats a recipe with several seeds: a run for each, and the mean and spread of their scores."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,10 +53,10 @@ def seed_trainings(
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
     """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
 
-    Runs of an earlier call that was interrupted are continued. The teachers are asked once.
+    Runs of an interrupted call are continued. The teachers predict once.
     """
     if not base.name:
-        raise RunError(f"--run-dir {base}: with --seeds it begins the runs' names and must not be empty.")
+        raise RunError(f"--run-dir {base}: with --seeds it begins the names of the runs, so it needs one.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})

@@ -1,4 +1,4 @@
-"""What a model starts with: the encoder of another run."""
+"""Starts a model with the encoder of another run, and checks that the run fits."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     """The tokenizer of a run to start from, with this config's length limit.
 
     Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
-    called first, before anything is encoded or a teacher asked.
+    called before anything is encoded or predicted.
     """
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
@@ -51,16 +51,16 @@ def check_finished(path: Path) -> None:
 
 
 def has_imdb_labels(config: Config, corpus: Corpus) -> bool:
-    """Whether a review to learn or to validate is one of IMDB's labelled training reviews."""
+    """Whether a review of training or validation is one of IMDB's labelled training reviews."""
     splits = (rows_of(config.data, corpus, name) for name in training_splits(config.data))
     return any((stars_of(rows.texts[:NUM_CHECKED]) != UNKNOWN).any() for rows in splits)
 
 
 def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
-    """Raises RunError for a run that learnt from labels of other reviews, or from those held out here.
+    """Raises RunError for a run that learnt labels of other reviews, or of those held out here.
 
-    An encoder may come from other reviews: it has seen no label. So may a classifier of IMDB, if none of the
-    reviews here is among IMDB's.
+    An encoder may come from other reviews: it has seen no label. A classifier of IMDB may, too, if none of
+    the reviews here is one of IMDB's.
     """
     opened, _ = run.locate(path)
     is_other = opened.info.corpus_hash != corpus.content_hash

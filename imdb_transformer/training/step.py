@@ -82,7 +82,7 @@ def train_step(
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:
-    """The gradients of all parameters. Zeros stand for a missing one: all processes sum the same tensors."""
+    """The gradients of all parameters. A missing one becomes zeros: all processes sum the same tensors."""
     for parameter in model.parameters():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -128,7 +128,7 @@ def _noise_seed(seed: int, step: int, rank: int) -> int:
 
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
-    """What the next step depends on besides the weights to predict with, by name."""
+    """By name, the tensors that the next step depends on, except the weights to predict with."""
     state = moments(learner.optimizers, learner.model)
     if learner.averaged is not learner.model:
         state |= {f"weights.{name}": parameter for name, parameter in learner.model.named_parameters()}

@@ -40,9 +40,8 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, pre
 from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
 
-# Pretraining then stays below 1.5 GiB, and the time does not show (configs/EXPERIMENTS.md).
-STEPS_BETWEEN_RELEASES = 50
-SAMPLE = 1000  # reviews that tell how long a piece is
+STEPS_BETWEEN_RELEASES = 50  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
+SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
     "the encoder of {} knows few words of these reviews. To learn their words, start from random weights: "
@@ -53,7 +52,7 @@ Folder = str | PathLike[str]
 
 
 class TrainingResult(BaseModel):
-    """How a run ended."""
+    """Scores and cost of a run."""
 
     run: str
     kind: Kind
@@ -61,7 +60,7 @@ class TrainingResult(BaseModel):
     num_steps: int
     validation: Score | None
     per_class: dict[str, ClassScore]
-    """on validation, of the calibrated run, if classes are many or uneven"""
+    """on validation, after calibration, if there are many classes or a rare one"""
     yardstick: Yardstick | None
     train_seconds: float
     tokens_per_second: float
@@ -92,10 +91,10 @@ def training_steps(
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
-    teachers: runs whose probabilities for the unlabelled reviews are learnt as labels.
-    soft_labels: the probabilities that these teachers gave for another run; they are not asked again.
-    resume: continue the run in the folder, or start it if the folder has none. With config None the run's own
-    config is used, and the folder may also be its checkpoint `previous`.
+    teachers: runs whose probabilities for the unlabelled reviews serve as labels.
+    soft_labels: these probabilities, if the teachers have predicted them already.
+    resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
+    keeps its config, and the folder may also be its checkpoint `previous`.
 
     Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
     Interrupted after Ctrl-C or SIGTERM.
@@ -165,7 +164,7 @@ def begin(
 
 
 def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName]:
-    """The run, and the checkpoint to continue from; `path` is the run or its checkpoint `previous`.
+    """The run and the checkpoint to continue from. `path` is the run, or its checkpoint `previous`.
 
     Raises RunError if the run is of another kind.
     """
@@ -213,7 +212,7 @@ def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
 
 
 def describe(folder: Folder, world: World) -> str:
-    """One line for people: a run's folder, and what it is trained on."""
+    """One line: a run's folder and the hardware that trains it."""
     opened, _ = run.locate(Path(folder))
     chosen = hardware.choose(opened.config.train, gpu=world.gpu)
     processes = f", {world.size} processes" if world.size > 1 else ""
@@ -221,7 +220,7 @@ def describe(folder: Folder, world: World) -> str:
 
 
 def result_of(folder: Folder) -> TrainingResult:
-    """How a run ended, from its last checkpoint; `folder` may be its checkpoint `previous`."""
+    """The result of a run, from its last checkpoint. `folder` may be its checkpoint `previous`."""
     opened, _ = run.locate(Path(folder))
     name: run.CheckpointName = "best" if opened.info.pruned else run.LAST
     meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=opened.info.tokenizer_hash)

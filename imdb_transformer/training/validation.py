@@ -1,4 +1,4 @@
-"""How good a model in training is on the validation split, whose text and labels no gradient sees."""
+"""Scores a model in training on the validation split. It never learns that split's text or labels."""
 
 import math
 
@@ -19,13 +19,13 @@ from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, all_finite
 
 SAMPLE_TOKENS = 40
-SHARE = 0.15  # of the held-out tokens, masked or guessed, whatever it is in training: losses stay comparable
+SHARE = 0.15  # of the held-out tokens, masked or guessed; the same for all configs, to compare their losses
 
 
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
     """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite.
 
-    A classifier is scored on labels, an encoder on the tokens that it guesses.
+    A classifier is scored on labels, and an encoder on the tokens that it guesses.
     """
     model, split, validation = learner.averaged, prepared.validation, None
     if split is not None:
@@ -42,7 +42,7 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
 
 
 def sample(learner: Learner, prepared: Prepared) -> str:
-    """What a causal model writes, always with the same noise; empty for other models."""
+    """Text that a causal model writes, with noise that never changes. Empty for other models."""
     model = learner.averaged
     if not isinstance(model, LanguageModel) or model.spacing is None:
         return ""
