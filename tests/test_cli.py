@@ -354,7 +354,7 @@ def test_what_is_wrong_with_reviews_is_a_line_on_stderr(config_path: Path, tmp_p
     ended = process("train", "--config", config_path, *sets, "--dry-run", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stderr.decode().splitlines()
-    assert "warning: rows left out: 1, of which the first are" in lines
+    assert "warning: rows left out: 1. The first ones:" in lines
     assert any(line.startswith("w.csv: line 62 has another number of fields") for line in lines)
     assert any(line.startswith("warning: validation has only 6 reviews") for line in lines)
     assert "DataWarning" not in ended.stderr.decode()

@@ -154,9 +154,7 @@ def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
 def test_a_class_too_rare_to_hold_some_out_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rare.jsonl"
     write_jsonl(path, [f"t{i}" for i in range(102)], ["a"] * 100 + ["b"] * 2)
-    with pytest.raises(
-        DataError, match="too few different texts to train on and hold some out: 1 of 2, such as 'b'"
-    ):
+    with pytest.raises(DataError, match="1 of 2 classes, such as 'b', have too few different texts"):
         corpus.ensure(config(path, tmp_path))
 
 

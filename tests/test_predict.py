@@ -169,7 +169,12 @@ def test_bad_rows_are_reported_by_number_and_can_be_skipped(tmp_path: Path, suff
         bad = ["row 2 has no 'text'"]
     elif suffix == ".jsonl":
         path.write_text('{"text": "one"}\n{"text": null}\n{"text":\n[]\n{"text": "three"}\n{"text": 4}\n')
-        bad = ["line 3 is no JSON", "line 4 is no JSON object", "line 6 does not fit", "line 2 has no 'text'"]
+        bad = [
+            "line 3 is not JSON",
+            "line 4 is not a JSON object",
+            "line 6 does not fit",
+            "line 2 has no 'text'",
+        ]
     else:
         tab = "," if suffix == ".csv" else "\t"
         path.write_text(f'id{tab}text\n1{tab}"one"\n2{tab}two{tab}torn\n\n3{tab}"three\n3"\n4{tab}\n5\n')
@@ -190,7 +195,7 @@ def test_rows_swallowed_by_an_open_quote_are_reported(tmp_path: Path) -> None:
     assert texts_of(path, bad_row=told.append) == ["one"]
     assert told == [
         f"{path}: line 3 has another number of fields than the header (3, not 2)",
-        f"{path}: line 5 opens a quote that is not closed; its quotes take in 9 lines more",
+        f"{path}: line 5 opens a quote that is not closed; its quotes take in 9 more lines",
         f"{path}: line 4 has no 'text'",
     ]
 

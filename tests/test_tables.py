@@ -87,7 +87,7 @@ def test_the_first_sheet_of_a_workbook_is_read_as_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"r\.xlsx: row 5 has no label"):
         sources.read(DataConfig(source=str(tmp_path / "r.xlsx"), label_column="stars"))
     (tmp_path / "r.xlsx").write_text("no zip")
-    with pytest.raises(DataError, match="cannot be read as XLSX: it is no workbook"):
+    with pytest.raises(DataError, match="cannot be read as XLSX: it is not a workbook"):
         rows_of(tmp_path / "r.xlsx")
 
 

@@ -1,7 +1,7 @@
 """The official archive's layout: one review a file, in `{train,test}/{pos,neg}` and `train/unsup`.
 
-The archive is read as a stream and never unpacked, so no member can be written outside a folder. Members that
-only an attack or damage can explain (links, paths with `..`, impossible sizes) are refused.
+The archive is read as a stream and never unpacked, so no member can be written outside a folder. Members are
+refused if only an attack or damage can explain them: links, paths with `..`, impossible sizes.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def is_url(source: str) -> bool:
 
 
 def read_url(url: str) -> Reviews:
-    """Reviews of an archive behind a URL, fetched into a temporary file."""
+    """Reviews of an archive at a URL, downloaded to a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
         for chunk in _fetched(url):
             file.write(chunk)
@@ -52,7 +52,7 @@ def _fetched(url: str) -> Iterator[bytes]:
             while chunk := response.read(1 << 20):
                 size += len(chunk)
                 if size > MAX_DOWNLOAD_BYTES:
-                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes: no review archive.")
+                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes, the limit.")
                 yield chunk
             if response.length:  # still to come, by the Content-Length
                 raise DataError(f"{url} broke off {response.length:,} bytes before its end; try again.")

@@ -1,4 +1,4 @@
-"""Batches of encoded reviews: which reviews go together, and padding.
+"""Batches of encoded reviews: grouping by length, and padding.
 
 Shapes: B batch, L length, N reviews.
 """
@@ -37,8 +37,8 @@ def length_batches(
 ) -> list[NDArray[np.int64]]:  # fmt: skip
     """Indices of reviews in batches of like length, longest first.
 
-    A batch has at most `batch_tokens`, padding included, or a single review. `sort_by` (N,): the lengths to
-    sort by, if not `lengths`.
+    A batch has at most `batch_tokens`, padding included, or a single review. `sort_by` (N,) replaces the
+    lengths in sorting.
 
     >>> [batch.tolist() for batch in length_batches(np.array([16, 3, 40, 5]), batch_tokens=48)]
     [[2], [0, 3, 1]]
@@ -68,8 +68,8 @@ def batch_plan(
 ) -> list[NDArray[np.int64]]:
     """The batches of one epoch, in order: every review once, like lengths together.
 
-    It is a pure function of its arguments, so a resumed run needs no generator. Lengths are reduced at random
-    by up to a sixteenth before sorting. So batches differ from epoch to epoch, and padding stays small.
+    It is a pure function of its arguments, so a resumed run needs no generator. Before sorting, lengths are
+    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))

@@ -73,12 +73,12 @@ def content_hash(rows: Rows) -> str:
 
 
 def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> tuple[Corpus, bool]:
-    """The stored corpus of a source, imported if need be, and whether it was stored already.
+    """The stored corpus of a source, imported if necessary, and whether it was stored already.
 
-    A stored corpus is verified by hash. It is imported again in two cases: a local source has changed since,
-    or the file of a split in `needs` is gone (training needs no test split). A run passes the content hash
-    of its corpus as `known`; that corpus is used even if the source has changed. If several processes need
-    the corpus, one imports it and the others wait. Raises DataError.
+    A stored corpus is verified by hash. It is imported again in two cases: a local source has changed, or the
+    file of a split in `needs` is gone (training needs no test split). A run passes the content hash of its
+    corpus as `known`; that corpus is used even if the source has changed. If several processes need the
+    corpus, one imports it and the others wait. Raises DataError.
     """
     folder, needs = corpus_folder(config), tuple(needs)
     with suppress(DataError):  # it is damaged, or another process is replacing it
@@ -136,7 +136,7 @@ def split_path(corpus: Corpus, split: str) -> Path:
 
 
 def stored_split(corpus: Corpus, split: str) -> StoredSplit:
-    """What the manifest says of a split. Raises DataError if the corpus has no such split."""
+    """The manifest's entry for a split. Raises DataError if the corpus has no such split."""
     if split not in corpus.manifest.splits:
         names = ", ".join(corpus.manifest.splits)
         raise DataError(f"The corpus of {corpus.manifest.source} has no {split} split; it has: {names}.")
@@ -155,7 +155,7 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 
 
 def corpus_folder(config: DataConfig) -> Path:
-    """The folder of a source's stored corpus. Its name depends on every setting that decides the content."""
+    """The folder of a source's stored corpus. Its name depends on every setting that changes the content."""
     place = str(Path(config.source).resolve()) if _is_local(config) else config.source
     settings: tuple[object, ...] = (config.text_column, config.label_column, config.held_out_fraction)
     if (config.encoding, config.bad_rows) != ("utf-8", "fail"):

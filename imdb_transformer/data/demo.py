@@ -1,4 +1,4 @@
-"""The embedded corpus: reviews from a small grammar, split like IMDB, the same on every machine.
+"""The demo corpus: reviews from a small grammar, split like IMDB, the same on every machine.
 
 A review is a few clauses about parts of a film. Counting words is not enough: there is negation ("not a good
 plot" is bad), contrast ("the score is lovely, but the film is dull" is bad), and asides of the other opinion.
@@ -43,7 +43,7 @@ BREAKS = (" ", " ", " ", " ", "<br /><br />")
 
 
 def reviews() -> Reviews:
-    """The demo corpus: 3,000 train, 3,000 test, 6,000 unlabelled reviews; no text stands in two splits."""
+    """The demo corpus: 3,000 train, 3,000 test, 6,000 unlabelled reviews; no text is in two splits."""
     generator = random.Random(20110619)
     seen: set[str] = set()
     splits = {name: _rows(generator, NUM_LABELLED, seen) for name in ("train", "test")}
@@ -87,7 +87,7 @@ def _review(r: random.Random, label: int) -> str:
 
 
 def _opinion(r: random.Random, label: int) -> str:
-    """An adjective phrase of the given polarity; one in four negates an adjective of the other."""
+    """An adjective phrase of the polarity `label`. One in four negates an adjective of the other."""
     if r.random() < 0.25:
         return r.choice(("not ", "not at all ", "never ", "hardly ")) + r.choice(BAD if label else GOOD)
     return r.choice(DEGREES) + r.choice(GOOD if label else BAD)

@@ -1,8 +1,8 @@
-"""From a config to encoded splits: corpus, tokenizer and ids. What is on disk already is not made again.
+"""Makes encoded splits from a config: corpus, tokenizer and ids. What is on disk already is used again.
 
 An encoded split is three npy files: `ids` of all reviews end to end, `offsets` (review i is
-`ids[offsets[i]:offsets[i + 1]]`) and `labels`. Its folder is named after the tokenizer's hash and the
-split's, so ids of other text or of another tokenizer lie in another folder.
+`ids[offsets[i]:offsets[i + 1]]`) and `labels`. Its folder is named after the hashes of the tokenizer and the
+split, so another text or tokenizer has another folder.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class TokenizedCorpus(NamedTuple):
 
 
 def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None = None) -> TokenizedCorpus:
-    """The splits, encoded with `tokenizer` or else with the config's, which is trained if need be."""
+    """The splits, encoded with `tokenizer`, by default the config's, which is trained if necessary."""
     corpus, _ = ensure(config.data)
     return encode(config.data, corpus, tokenizer or _tokenizer(config, corpus), splits)
 
@@ -96,7 +96,7 @@ def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None 
 def encode(
     config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, splits: Iterable[str]
 ) -> TokenizedCorpus:
-    """The splits of a corpus, encoded. `unsupervised` is left out if it has none. Raises DataError."""
+    """The encoded splits of a corpus. `unsupervised` may be absent. Raises DataError."""
     encoded = {}
     for split in splits:
         if split != "unsupervised" or split in corpus.manifest.splits:
@@ -118,7 +118,7 @@ def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
 
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:
-    """What training reads: never test."""
+    """The labelled splits that training reads: never test."""
     return ("train", "validation") if config.validation else ("train",)
 
 
@@ -184,7 +184,7 @@ def load_split(folder: Path) -> EncodedSplit:
             raise ValueError("wrong checksum")
         arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in paths.items()}
     except (OSError, ValueError):  # numpy raises ValueError for arrays of objects
-        raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split anew.") from None
+        raise DataError(f"{folder} is damaged or incomplete; delete it to encode the split again.") from None
     return EncodedSplit(**arrays, report=meta.report)
 
 

@@ -3,8 +3,8 @@
 - A source's own validation split is used as it is.
 - IMDB's validation split is fixed: `imdb_validation.txt` lists its reviews by hash. No training review is
   about one of their films.
-- A corpus with a part of IMDB's train split holds out its listed reviews, if they are roughly the share of
-  each class that should be held out.
+- A corpus with a part of IMDB's train split holds out the listed reviews, if these are roughly the right
+  share of each class.
 - Any other corpus holds out a share of each class.
 """
 
@@ -46,8 +46,8 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     learnt = set(splits["train"].labels)
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
-            f"{config.source}: classes with too few different texts to train on and hold some out: "
-            f"{len(missing)} of {len(reviews.classes)}, such as {missing[0]!r}. Leave their rows out, or "
+            f"{config.source}: {len(missing)} of {len(reviews.classes)} classes, such as {missing[0]!r}, "
+            "have too few different texts to train on some and hold others out. Leave their rows out, or "
             "name another column of labels."
         )
     for name in ("validation", "test"):
@@ -64,7 +64,7 @@ def imdb_validation_hashes() -> frozenset[str]:
 
 
 def _is_enough(rest: Rows, share: Rows, fraction: float) -> bool:
-    """Whether the share has between half of `fraction` and half of the reviews of each class."""
+    """Whether `share` has at least half of `fraction`, and at most half, of the reviews of each class."""
     totals, counts = Counter(rest.labels + share.labels), Counter(share.labels)
     return all(fraction / 2 <= counts[label] / total <= 0.5 for label, total in totals.items())
 

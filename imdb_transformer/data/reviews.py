@@ -14,7 +14,7 @@ from imdb_transformer.errors import DataError
 SPLITS = ("train", "validation", "test", "unsupervised")
 SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
 UNLABELLED = -1
-MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; IMDB's longest has 14 kB
+MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
@@ -39,7 +39,7 @@ class Reviews(NamedTuple):
 
 
 def refuse(problem: str) -> None:
-    """What to do about a bad row, if nothing else is said: raises DataError."""
+    """The default for a bad row: raises DataError."""
     raise DataError(f"{problem}.")
 
 
@@ -47,10 +47,10 @@ def from_named_labels(
     columns: NamedColumns, *, origin: str, classes: Sequence[str] = (),
     bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,
 ) -> Reviews:  # fmt: skip
-    """Reviews from (texts, label names) by split. Without `classes` they are those of train.
+    """Reviews from (texts, label names) by split. `classes` are by default those of train.
 
-    `bad_row` is called about a row without a label, or with one that is no class; if it returns, the row is
-    left out. `place` says where the i-th row of a split is. Raises DataError for fewer than two classes.
+    `bad_row` is called for a row without a label, or with a label that is not a class. If it returns, the row
+    is left out. `place` names the i-th row of a split. Raises DataError for fewer than two classes.
     """
     if "train" not in columns and not classes:
         raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")

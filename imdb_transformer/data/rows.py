@@ -1,7 +1,7 @@
-"""The rows of each format of table: plain lines, CSV, JSON and Excel.
+"""Reads rows of plain lines, CSV, JSON and Excel.
 
-A row comes with its number, its size in characters, and its cells by column. `bad_row` is called with the
-number of a malformed row and what is wrong with it; the row is left out.
+A row has a number, a size in characters, and its cells by column. `bad_row` is called with the number of a
+malformed row and a description of the problem; the row is left out.
 """
 
 import codecs
@@ -35,9 +35,9 @@ WAIT_SECONDS = 0.1  # for more lines of a pipe
 
 
 def lines_as_they_come(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
-    """Lines with their ends, in lists of those that could be read without waiting for more.
+    """Lines with their ends. Each list has the lines that could be read without waiting.
 
-    A byte order mark goes before `encoding`. A byte that the encoding does not have is `UNDECODED`. Raises
+    A byte order mark overrides `encoding`. A byte that the encoding does not have becomes `UNDECODED`. Raises
     ConfigError for an unknown encoding, and DataError for a line that is too long for a review.
     """
     decoder, num_lines = None, 0
@@ -61,7 +61,7 @@ def lines_as_they_come(file: Any, encoding: str, origin: object) -> Iterator[lis
 
 def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
     try:
-        "".encode(encoding)  # also refuses what is no encoding of text
+        "".encode(encoding)  # also refuses codecs that are not text encodings
         name = codecs.lookup(encoding).name
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
@@ -72,7 +72,7 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
 
 
 def undecodable(encoding: str) -> str:
-    """What is wrong with a row that has `UNDECODED` characters."""
+    """The problem of a row with `UNDECODED` characters."""
     hint = "; if Windows wrote it, try --encoding cp1252 (--set data.encoding=cp1252)"
     return f"is not {encoding.upper()}{hint if encoding.lower() in ('utf-8', 'utf8', 'ascii') else ''}"
 
@@ -80,15 +80,15 @@ def undecodable(encoding: str) -> str:
 def of_lines(
     parts: Iterable[list[str]], column: str, encoding: str, bad_row: BadRow, file: BinaryIO
 ) -> Iterator[Row | None]:
-    """Each line as a row of one cell. Gives None where those before it should not wait for more.
+    """Each line as a row of one cell. None means that the rows before it should not wait for more.
 
-    That is when `file` is a pipe that has had nothing more for a while, and before a bad line.
+    It comes when `file` is a pipe that has been empty for a while, and before a bad line.
     """
     numbers, first_came = count(1), None
     for part in parts:
         for line, number in zip(part, numbers, strict=False):
             if UNDECODED.search(line):
-                yield None  # the lines before it are answered
+                yield None  # the lines before it are predicted
                 bad_row(number, undecodable(encoding))
             else:
                 yield number, len(line), {column: line.rstrip("\r\n")}
@@ -99,17 +99,17 @@ def of_lines(
 
 
 def _has_more(file: BinaryIO, seconds: float) -> bool:
-    """Whether something can be read, or the end is reached, within some seconds. A file always has more."""
+    """Whether data or the end of a pipe comes within some seconds. A file always has more."""
     try:
         return bool(select([file], [], [], max(seconds, 0))[0])
-    except (OSError, ValueError):  # it is no file of the system
+    except (OSError, ValueError):  # not a file of the operating system
         return True
 
 
 def of_delimited(
     lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow
 ) -> tuple[list[str], Iterator[Row]]:
-    """The names of columns in the first line, and the rows. The delimiter is the one that fits that line."""
+    """The column names in the first line, and the rows. The delimiter is the one that fits that line."""
     num_before, first = next(((i, line) for i, line in enumerate(lines) if line.strip()), (0, ""))
     if declared := SEPARATOR.fullmatch(first):
         num_before, first, delimiter = num_before + 1, next(lines, ""), declared[1]
@@ -145,11 +145,11 @@ def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_
             yield number, sum(map(len, row)), dict(zip(names, row, strict=True))
         else:
             num_more = num_before + reader.line_num - number
-            bad_row(number, problem + (f"; its quotes take in {num_more} lines more" if num_more else ""))
+            bad_row(number, problem + (f"; its quotes take in {num_more} more lines" if num_more else ""))
 
 
 def of_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
-    """The objects of JSON lines, or of one array. Of an array, numbers count its objects."""
+    """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, int, Any]]
     if first.lstrip().startswith("["):
@@ -162,7 +162,7 @@ def of_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Ro
         if isinstance(value, dict):
             yield number, size, value
         else:
-            bad_row(number, 'is no JSON object, such as {"text": ...}')
+            bad_row(number, 'is not a JSON object such as {"text": ...}')
 
 
 def _parsed_lines(
@@ -179,9 +179,9 @@ def _parsed_lines(
 
 
 def _parsed(text: str, encoding: str) -> Any:
-    """The value of a JSON text. Raises ValueError with what is wrong.
+    """The value of a JSON text. Raises ValueError with a description of the problem.
 
-    Later steps follow brackets by recursion: a few thousand of them would kill the process.
+    Later steps follow brackets by recursion: a few thousand levels would kill the process.
     """
     if UNDECODED.search(text):
         raise ValueError(undecodable(encoding))
@@ -193,11 +193,11 @@ def _parsed(text: str, encoding: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"is no JSON ({error})") from None
+        raise ValueError(f"is not JSON ({error})") from None
 
 
 def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
-    """The names of columns in the first row of the first sheet, and the rows. All cells become text."""
+    """The column names in the first row of the first sheet, and the rows. All cells become text."""
     try:
         from openpyxl import load_workbook
     except ModuleNotFoundError:
@@ -205,12 +205,12 @@ def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]
             "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
         ) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of styles and of rules for cells, which it does not know
+        warnings.simplefilter("ignore")  # about styles and rules that openpyxl does not know
         try:
             sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
             cells = [[_as_text(value) for value in row] for row in sheet.iter_rows(values_only=True)]
         except Exception as error:  # of zip, XML or openpyxl
-            raise ValueError(f"it is no workbook ({error})") from None
+            raise ValueError(f"it is not a workbook ({error})") from None
     numbered = ((number, row) for number, row in enumerate(cells, 1) if any(row))
     names = next(numbered, (0, []))[1]
     while names and not names[-1]:

@@ -1,7 +1,7 @@
 """Reads reviews from a source: the hub, a folder in its layout, table files, the official archive, the demo.
 
-`read` calls one function for each kind of source. Nothing stays on disk, except what `datasets` downloads
-into its own cache.
+`read` calls one function for each kind of source. It leaves nothing on disk, except what `datasets` downloads
+into its cache.
 """
 
 import errno
@@ -24,7 +24,7 @@ from imdb_transformer.errors import DataError, DataWarning
 
 HUB_NAME = "stanfordnlp/imdb"
 
-# What `datasets` raises for a folder or a repository that it cannot read, its own errors included.
+# What `datasets` raises, besides its own errors, for a folder or a repository that it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
 
 WITHOUT_NETWORK = (
@@ -37,7 +37,7 @@ WITHOUT_NETWORK = (
 def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     """All reviews of `config.source`. Raises DataError if it is missing, broken or not labelled.
 
-    Tables may lack a split `train`, or some of the classes, if `classes` says which there are.
+    With `classes`, tables may lack the split `train` or some of these classes.
     """
     source = config.source
     if source == "demo":
@@ -48,7 +48,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         return archive.read_url(source)
     path = Path(source)
     if not path.exists():
-        raise DataError(f"There is no source {source!r}: no such file or folder, and not `hub` or `demo`.")
+        raise DataError(f"{source!r} is not a source: no such file or folder, and not `hub` or `demo`.")
     if path.is_dir():
         return _read_folder(path, config, classes)
     if tables.is_table(path):
@@ -56,7 +56,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
     tabs = " If it is a table with tabs, rename it to .tsv." if path.suffix.lower() == ".txt" else ""
-    raise DataError(f"{path} is no source: its name should end in {tables.ENDINGS}, or in .tar.gz.{tabs}")
+    raise DataError(f"{path} is not a source: its name must end in {tables.ENDINGS}, or in .tar.gz.{tabs}")
 
 
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
@@ -73,19 +73,19 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
         return _read_tables(files or {"train": loose[0]}, config)
     names = ", ".join(path.name for path in loose[:10])
     raise DataError(
-        f"{folder} has several tables, and none is called train: {names}. Name one of them, or rename them "
-        "to train and test."
+        f"{folder} has several tables and none is called train: {names}. Name one of them as the source, or "
+        "rename them to train and test."
     )
 
 
 def _has_card(folder: Path) -> bool:
-    """Whether a folder has a README.md as the hub's, whose header may say which files belong to a split."""
+    """Whether a folder has a README.md like those on the hub, whose header may assign files to splits."""
     path = folder / "README.md"
     return path.is_file() and path.read_bytes()[:3] == b"---"
 
 
 def _names_split(path: Path) -> bool:
-    """Whether a word of a file's name is that of a split, as in `train-00000-of-00001.parquet`."""
+    """Whether a file's name contains the name of a split, as in `train-00000-of-00001.parquet`."""
     return not {*SPLITS, *SPLIT_ALIASES}.isdisjoint(re.split(r"[^a-z]+", path.name.lower()))
 
 
@@ -103,9 +103,9 @@ def _tables_by_split(folder: Path) -> dict[str, Path]:
 
 
 def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
-    """Reviews of one table file a split."""
-    told: list[str] = []
-    skip = tables.Skip(told.append)
+    """Reviews of one table file for each split."""
+    reported: list[str] = []
+    skip = tables.Skip(reported.append)
     bad_row = skip if config.bad_rows == "skip" else refuse
     columns, numbers = {}, {}
     for split, path in files.items():
@@ -120,7 +120,7 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
         place=lambda split, i: tables.place(files[split], numbers[split][i]),
     )  # fmt: skip
     if skip.num_rows:
-        message = "\n".join([f"rows left out: {skip.num_rows:,}, of which the first are", *told])
+        message = "\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported])
         warnings.warn(message, DataWarning, stacklevel=2)
     return reviews
 
@@ -137,7 +137,7 @@ def _texts_and_labels(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
     bad_row: tables.Report = refuse,
 ) -> tuple[list[str], list[object], list[int]]:  # fmt: skip
-    """The texts of a table, the labels (None in `unsupervised`, which needs none), and the rows' numbers."""
+    """The texts, labels and row numbers of a table. In `unsupervised` the labels are None."""
     texts: list[str] = []
     labels: list[object] = []
     numbers: list[int] = []
@@ -167,10 +167,10 @@ def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
 
 
 def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
-    """Reviews of a folder that `datasets` reads."""
+    """Reviews of a folder in the hub's layout, read by `datasets`."""
     if not any(tables.is_table(path) for path in folder.rglob("*")):
         raise DataError(
-            f"{folder} is no source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
+            f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
         )
     import datasets
 
@@ -188,7 +188,7 @@ def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
 
 
 def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: Any) -> Reviews:
-    """Reviews that `datasets` loads from the hub, from what it has cached of it, or from a folder."""
+    """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -208,7 +208,7 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
 
 
 def _reason(error: Exception) -> str:
-    """The first cause, shortened. Raises it instead if the disk is full: that is no fault of the source."""
+    """The first cause, shortened. Raises it if the disk is full, which is not a fault of the source."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,9 +1,9 @@
-"""The star ratings of IMDB's training reviews, which say more than their two classes.
+"""The star ratings of IMDB's training reviews. They say more than the two classes.
 
-A negative review has 1 to 4 stars and a positive one 7 to 10. The archive has them in its file names. Other
-sources of IMDB leave them out, so the package has a table of them, `imdb_stars.npy`. It is a sorted array of
-64-bit numbers. In hex, the first 15 digits of a number are those of the hash of a review's words. The last
-digit is its stars. `scripts/make_stars.py` made it, without any text that is in the test split.
+A negative review has 1 to 4 stars and a positive one 7 to 10. The official archive has them in its file
+names. Other sources of IMDB lack them, so the package has a table, `imdb_stars.npy`: a sorted array of 64-bit
+numbers. The first 15 hex digits of a number are the hash of a review's words, and the last digit is its
+stars. `scripts/make_stars.py` made the table. It omits texts that are in the test split.
 
 Shapes: N reviews.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 STARS = (1, 2, 3, 4, 7, 8, 9, 10)
 UNKNOWN = -1
-NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or what stands between words
+NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between words
 
 
 @cache
@@ -30,7 +30,7 @@ def imdb_stars() -> NDArray[np.uint64]:
 
 
 def words_key(text: str) -> int:
-    """60 bits of the SHA-256 of a text's words. Tags, punctuation, spaces and capitals make no difference."""
+    """60 bits of the SHA-256 of a text's words. Tags, punctuation, spaces and case do not change it."""
     words = NO_WORD.sub(" ", text).casefold().split()
     return int(sha256(" ".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:15], 16)
 

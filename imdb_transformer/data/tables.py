@@ -1,7 +1,7 @@
 """Files of reviews, read a block of rows at a time: text, CSV, TSV, JSON, JSON lines, Parquet and Excel.
 
-Every row has a number, which errors name: that of its line, or in Excel, Parquet and JSON arrays that of its
-row. 1 is the first line of the file.
+Errors name the number of a row. It is the number of its line; in Excel, Parquet and JSON arrays, of its row.
+The first line is 1.
 """
 
 import csv
@@ -24,13 +24,13 @@ TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
 ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
 BLOCK_ROWS = 2000
 BLOCK_BYTES = 16 << 20
-ROWS_AT_ONCE = 100  # of Parquet, whose files do not tell how large a row is
+ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
 NUM_REPORTED = 10
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """raised for rows that do not fit a schema"""
 
-Block = tuple[pa.RecordBatch, Sequence[int]]  # rows, and the number of each
-Report = Callable[[str], None]  # is called with a sentence about each bad row
+Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
+Report = Callable[[str], None]  # called with a sentence about each bad row
 
 
 def suffix_of(path: Path) -> str:
@@ -44,22 +44,22 @@ def is_table(path: Path) -> bool:
 
 
 def place(origin: Path | str, number: int) -> str:
-    """Where a row is, such as `r.csv: line 3`."""
+    """The place of a row, such as `r.csv: line 3`."""
     has_lines = isinstance(origin, Path) and suffix_of(origin) not in (".parquet", ".xlsx", ".json")
     return f"{origin}: {'line' if has_lines else 'row'} {number}"
 
 
 class Skip:
-    """Leaves bad rows out: counts them, and tells what is wrong with the first ten."""
+    """Leaves bad rows out: counts them, and reports the first ten."""
 
-    def __init__(self, tell: Report) -> None:
-        self.tell, self.num_rows = tell, 0
+    def __init__(self, report: Report) -> None:
+        self.report, self.num_rows = report, 0
 
     def __call__(self, problem: str) -> None:
-        """Is called about each bad row."""
+        """Called for each bad row."""
         self.num_rows += 1
         if self.num_rows <= NUM_REPORTED:
-            self.tell(problem)
+            self.report(problem)
 
 
 def open_table(
@@ -68,16 +68,16 @@ def open_table(
 ) -> tuple[pa.Schema, Iterator[Block]]:  # fmt: skip
     """Columns and rows of a file, a block at a time. Raises ConfigError and DataError.
 
-    `wanted` has the columns that must be there, each with the option that names another. A file whose name is
-    not that of a table has lines, which fill the first of them. `bad_row` is called about each malformed row.
-    If it returns, the row is left out. `file` is read in the place of the one at `path`.
+    `wanted` has the required columns, each with the option that names another. If a file is not named like a
+    table, each line is a cell of the first required column. `bad_row` is called for each malformed row. If
+    it returns, the row is left out. If `file` is passed, it is read instead of the one at `path`.
     """
     contents = _read(path, wanted, encoding, bad_row, file)
     return next(contents), contents
 
 
 def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any) -> Iterator[Any]:
-    """The schema, and then the blocks. The file is open until the last one is taken."""
+    """The schema, then the blocks. The file is open until the last one is taken."""
 
     def report(number: int, problem: str) -> None:
         bad_row(f"{place(path, number)} {problem}")
@@ -120,14 +120,14 @@ def _named_errors(path: Path) -> Iterator[None]:
 
 
 def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iterator[Any]:
-    """The schema, and blocks whose columns are all text: an id 007 stays 007."""
+    """The schema, then blocks whose columns are all text: an id 007 stays 007."""
     schema = pa.schema([(name, pa.string()) for name in names])
     yield schema
     yield from (_as_block(part, schema) for part in _in_parts(texts))
 
 
 def _blocks(records: Iterable[rows.Row], report: rows.BadRow) -> Iterator[Any]:
-    """The schema, and the blocks. Columns have the types of the first block: a label may be a number."""
+    """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
     names = dict.fromkeys(name for _, _, cells in first for name in cells)
@@ -154,10 +154,10 @@ def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    """Their type, or that of the first: a row that has another is told when it is converted."""
+    """The type of all values, or else of the first: rows of another type are reported on conversion."""
     try:
         return _without_nulls(pa.array(values).type)
-    except (pa.ArrowException, UnicodeError):  # the latter by half of a character
+    except (pa.ArrowException, UnicodeError):  # the latter for a lone surrogate
         first = next(value for value in values if value is not None)
         return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
 
@@ -175,7 +175,7 @@ def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
     names = set(schema.names)
     for _, _, cells in part:
         if added := cells.keys() - names:
-            raise ValueError(f"it has a column {min(added)!r} more")
+            raise ValueError(f"it has an additional column {min(added)!r}")
     batch = pa.RecordBatch.from_pylist([cells for _, _, cells in part], schema)
     return batch, [number for number, _, _ in part]
 
@@ -190,7 +190,7 @@ def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
 
 
 def _parquet_blocks(path: Path) -> Iterator[Any]:
-    """The schema, and blocks that end with `BLOCK_ROWS` rows or `BLOCK_BYTES` bytes."""
+    """The schema, then blocks that end at `BLOCK_ROWS` rows or `BLOCK_BYTES` bytes."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
@@ -201,7 +201,7 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     start, waiting = 1, file.schema_arrow.empty_table()
     for batch in chain(file.iter_batches(batch_size=few), [None]):
         if batch is not None:
-            batch.validate(full=True)  # text that is not UTF-8, for one
+            batch.validate(full=True)  # finds text that is not UTF-8
             waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
         if batch is None or waiting.num_rows >= BLOCK_ROWS or waiting.nbytes >= BLOCK_BYTES:
             for merged in waiting.combine_chunks().to_batches():
@@ -211,7 +211,7 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
 
 
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
-    """Raises DataError if a wanted column is not there exactly once."""
+    """Raises DataError unless each required column exists exactly once."""
     missing = [column for column in wanted if names.count(column) != 1]
     if missing:
         several = [column for column in missing if column in names]
@@ -227,7 +227,7 @@ def with_text(
     blocks: Iterable[Block], column: str, origin: Path | str, *,
     bad_row: Report = refuse, may_be_blank: bool,
 ) -> Iterator[Block]:  # fmt: skip
-    """The rows that have a text, of at most `MAX_REVIEW_BYTES`. `bad_row` is called about the others."""
+    """The rows with a text of at most `MAX_REVIEW_BYTES`. `bad_row` is called for the others."""
     from pyarrow import compute
 
     for batch, numbers in blocks:

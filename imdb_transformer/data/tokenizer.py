@@ -28,17 +28,16 @@ Number = TypeVar("Number", bound=np.generic)
 
 SPECIAL_PIECES = ("[PAD]", "[MASK]")
 PAD_ID, MASK_ID = range(2)
-SPACE = "Ġ"  # how byte-level pieces spell a space; no word contains it. The id of an empty text
+SPACE = "Ġ"  # a space in byte-level pieces; no word contains it. Its id stands for an empty text
 MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
 WORD = re.compile(r"[^\W\d_]+")
-LONG = 4  # letters. Shorter words of any language are often pieces of longer ones that training had
+LONG = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
 LEAST_SHARE = 0.85
-SPACING_REVIEWS = (
-    2000  # are counted; of IMDB's pairs of words and parts of words, 1.8% are then guessed wrong
-)
+# Counted to place spaces. Of the gaps between words and parts of words in IMDB, 1.8% are then wrong.
+SPACING_REVIEWS = 2000
 
 
 class Tokenizer:
@@ -96,7 +95,7 @@ class Tokenizer:
 
     @property
     def max_length(self) -> int:
-        """The ids that are kept of a text."""
+        """The largest number of ids of a text."""
         return self._config.max_length
 
     @property
@@ -106,22 +105,22 @@ class Tokenizer:
         return hashlib.sha256((cut + self._json).encode()).hexdigest()
 
     def encode(self, texts: Sequence[str], *, whole: bool = False) -> list[Ids]:
-        """Ids of each text, one at least, and `max_length` at most unless it is to be `whole`."""
+        """Ids of each text: at least one, and at most `max_length` unless `whole`."""
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
         each = [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
         return each if whole else [self.cut(ids) for ids in each]
 
     def characters_per_piece(self, texts: Sequence[str]) -> float:
-        """The mean length of a piece of texts. Words that training knows are one piece, others several."""
+        """The mean length of a piece. Frequent words of training are one piece, and other words several."""
         num_pieces = sum(len(ids) for ids in self.encode(texts, whole=True))
         return sum(map(len, texts)) / max(num_pieces, 1)
 
     def knows_few_words(self, texts: Sequence[str], usual: float) -> bool:
-        """Whether texts have other words than the reviews of training, such as those of another language.
+        """Whether texts use words that are rare in the training reviews, such as those of another language.
 
-        Most words of four letters or more are several pieces, and so are two different words at least. One
-        word is enough if it is spelt in bytes. `usual` is `characters_per_piece` of the reviews of training.
-        It is small after training on another language than the tokenizer's.
+        Then most words of four letters or more are split into several pieces. At least two different words
+        must be split, or one that is spelt in bytes. `usual` is `characters_per_piece` of the training
+        reviews. It is small after training on another language than the tokenizer's.
         """
         if self.characters_per_piece(texts) >= LEAST_SHARE * usual:
             return False
@@ -142,14 +141,14 @@ class Tokenizer:
         return self.cut(ids), [(int(start), int(end)) for start, end in self.cut(spans)]
 
     def cut(self, ids: NDArray[Number]) -> NDArray[Number]:
-        """The first and the last ids of a review that is too long: verdicts are at both ends."""
+        """The first and last ids of a review that is too long: opinions are at both ends."""
         longest, tail = self._config.max_length, self._config.tail_length
         if len(ids) <= longest:
             return ids
         return np.concatenate([ids[: longest - tail], ids[len(ids) - tail :]])
 
     def spelling(self, ids: Sequence[int]) -> str:
-        """The text of ids, without spaces between them and without bytes that are no UTF-8."""
+        """The text of ids, without spaces between them and without bytes that are not UTF-8."""
         return self._engine.decode(ids, skip_special_tokens=False).replace("\ufffd", "")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -183,9 +182,10 @@ def tokenizer_of(opened: Run) -> Tokenizer:
 
 
 def spacing_odds(tokenizer: Tokenizer, texts: Sequence[str]) -> NDArray[np.float32]:
-    """(2, V): log odds that a space follows each id, and precedes it. The sum for two ids is naive Bayes.
+    """(2, V): log odds that a space follows each id, and that one precedes it.
 
-    Text that a model writes needs them: the tokenizer drops spaces, so two ids may be one word or two.
+    Their sum for two ids is naive Bayes. Text that a model writes needs them: the tokenizer drops spaces, so
+    two ids may be one word or two.
     """
     counts = np.zeros((2, 2, tokenizer.vocab_size))  # (follows or precedes, no space or space, id)
     for text in texts[:: max(1, len(texts) // SPACING_REVIEWS)]:
