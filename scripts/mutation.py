@@ -11,7 +11,8 @@ line of `build/mutation/results.jsonl`, so a command that was interrupted goes o
 The mutants are mutmut's: an operator, a number, an argument or a value is changed. Each runs in a copy of the
 checkout, in a process forked after torch was imported. It runs the tests that execute the changed line, the
 fastest first, until one fails. A test that takes ten times as long as usual counts as failed. A mutant that
-passes survives; so does one that no test executes. Tests of whole commands as processes are left out.
+passes survives; so does one that no test executes. Tests of whole commands as processes are left out. If a
+test fails on the unchanged code, the command ends and names it.
 
 The first run learns which test executes which line: 15 minutes on two cores. Then about 10 mutants end in a
 minute. Survivors that change nothing are listed in scripts/mutation_survivors.md. Needs Linux.
@@ -71,6 +72,15 @@ class Recorder(Plugin):
         self.coverage = coverage
         self.costs: dict[str, float] = {}
         self.fixtures: dict[str, float] = {}
+        self.failed: list[str] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -167,15 +177,19 @@ def record(file: str, told: Path, tree: Path) -> int:
         }
         for path in data.measured_files()
     }
-    told.write_text(json.dumps({"costs": recorder.costs, "lines": lines}))
+    told.write_text(json.dumps({"costs": recorder.costs, "failed": recorder.failed, "lines": lines}))
     return 0
 
 
-def executed(trees: list[Path], pattern: str) -> list[dict[str, Any]]:
-    """By file of tests, their costs and the lines that they execute; until it or the package changes."""
+def executed(trees: list[Path], patterns: list[str]) -> list[dict[str, Any]]:
+    """By file of tests, their costs and the lines that they execute; until it or the package changes.
+
+    Raises SystemExit if a test fails on the unchanged code: it would be left out, and mutants would survive.
+    """
     package = sorted((ROOT / "imdb_transformer").rglob("*.py"))
     common = [*package, ROOT / "tests" / "conftest.py", ROOT / "tests" / "tiny.py"]
-    tests = [path for path in sorted((ROOT / "tests").glob(pattern)) if path.name not in LEFT_OUT]
+    matches = {path for pattern in patterns for path in (ROOT / "tests").glob(pattern)}
+    tests = [path for path in sorted(matches) if path.name not in LEFT_OUT]
     answers = {}
     for path in [*tests, *(path for path in package if ">>> " in path.read_text())]:
         content = hashlib.sha256(b"".join(read.read_bytes() for read in [*common, path])).hexdigest()[:16]
@@ -183,7 +197,17 @@ def executed(trees: list[Path], pattern: str) -> list[dict[str, Any]]:
     jobs = [(file, partial(record, file, told)) for file, told in answers.items() if not told.exists()]
     for file, _, _ in at_once(trees, jobs):
         print(f"{file} was watched", file=sys.stderr, flush=True)
-    return [json.loads(told.read_bytes()) for told in answers.values() if told.exists()]
+    unwatched = [file for file, told in answers.items() if not told.exists()]
+    if unwatched:
+        raise SystemExit(f"pytest ended before it could tell what these execute: {', '.join(unwatched)}")
+    watched = [json.loads(told.read_bytes()) for told in answers.values()]
+    failed = [test for part in watched for test in part["failed"]]
+    if failed:
+        for told, part in zip(answers.values(), watched, strict=True):
+            if part["failed"]:
+                told.unlink()  # it is watched again the next time
+        raise SystemExit("these tests fail on the unchanged code:\n" + "\n".join(failed))
+    return watched
 
 
 def tests_of(
@@ -283,7 +307,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for one mutant")
-    parser.add_argument("--tests", default="test_*.py", help="files of tests that may be used")
+    parser.add_argument("--tests", nargs="+", default=["test_*.py"], help="files of tests that may be used")
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)

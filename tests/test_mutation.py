@@ -1,11 +1,16 @@
-"""The changes that scripts/mutation.py tries."""
+"""The changes that scripts/mutation.py tries, and the tests that it refuses."""
 
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("mutmut", reason="needs the extra `mutation`")
+pytest.importorskip("coverage", reason="needs the extra `mutation`")
 
+from scripts import mutation
 from scripts.mutants import mutants_of
 
 SOURCE = '''"""A file with 2 + 2 words."""
@@ -33,3 +38,24 @@ def test_mutants_change_what_runs_and_leave_words_and_types_alone(tmp_path: Path
     sample = mutants_of(tmp_path, "a.py", sample=3, seed=0)
     assert len(sample) == 3
     assert set(sample) < set(mutants)
+
+
+def test_a_test_that_fails_on_the_unchanged_code_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(file: str, told: Path, _: Path) -> int:
+        told.write_text(json.dumps({"costs": {}, "lines": {}, "failed": [f"{file}::test_sum"]}))
+        return 0
+
+    def at_once(trees: list[Path], jobs: Iterable[tuple[str, Callable[[Path], int]]]) -> Iterator[Any]:
+        return ((file, trees[0], work(trees[0])) for file, work in jobs)
+
+    monkeypatch.setattr(mutation, "BUILD", tmp_path)
+    monkeypatch.setattr(mutation, "record", record)
+    monkeypatch.setattr(mutation, "at_once", at_once)
+    with pytest.raises(SystemExit, match=r"fail on the unchanged code:\s+tests/test_mutation.py::test_sum"):
+        mutation.executed([tmp_path], ["test_mutation.py"])
+    assert not list(tmp_path.iterdir())  # the next command watches them again
+    monkeypatch.setattr(mutation, "record", lambda *_: 1)
+    with pytest.raises(SystemExit, match=r"pytest ended before .*tests/test_mutation.py"):
+        mutation.executed([tmp_path], ["test_mutation.py"])
