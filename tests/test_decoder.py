@@ -7,9 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.model import plain
+from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.decoder import CrossAttention, Decoder, DecoderBlock
 from imdb_transformer.model.layers import rotary_table
 from tests.test_model import a_batch, copy_weights, small
+
+BRANCHES = ["attention.project_out", "cross_attention.project_out", "feed_forward.contract"]
 
 
 @torch.no_grad()
@@ -65,6 +68,28 @@ def test_selected_positions_of_a_decoder_equal_those_computed_with_all(norm: str
     x, memory = torch.randn(3, 32, 12), torch.randn(3, 32, 12)
     rows = torch.tensor([3, 40, 65, 3])
     torch.testing.assert_close(decoder(x, memory, mask, rows), decoder(x, memory, mask).flatten(0, 1)[rows])
+
+
+@pytest.mark.parametrize("by", ["channel", "element"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_dropout_is_on_each_branch_of_a_decoders_block(norm: str, branch: str, by: str) -> None:
+    """Where the other branches add nothing, a dropped channel is as it came in."""
+    torch.manual_seed(0)
+    config = small(norm=norm, attention="full", dropout=0.5, dropout_mask=by)
+    block = DecoderBlock(config).train()
+    for name in BRANCHES:
+        nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
+    nn.init.ones_(block.get_submodule(branch).bias)  # type: ignore[arg-type]
+    if norm == "post":
+        block.attention_norm = block.cross_norm = block.feed_forward_norm = nn.Identity()  # type: ignore[assignment]
+    x, mask = torch.randn(50, 3, config.width), torch.ones(50, 3, dtype=torch.bool)
+    bias, memory_bias = attention_bias(mask, 0, x.dtype, direction=1), attention_bias(mask, 0, x.dtype)
+    added = block(x, torch.randn_like(x), bias, memory_bias, None) - x
+    assert set(added.round(decimals=3).unique().tolist()) == {0.0, 2.0}
+    drops = added > 1
+    assert drops.float().mean().item() == pytest.approx(0.5, abs=0.1)
+    assert torch.equal(drops, drops[:, :1].expand_as(drops)) == (by == "channel")
 
 
 def test_cross_attention_with_rotary_positions_equals_a_loop_over_heads() -> None:

@@ -305,11 +305,12 @@ def test_each_dropout_follows_the_seed_and_acts_in_training_only(key: str, part:
     assert not torch.equal(seeded(0), seeded(1))
 
 
+@pytest.mark.parametrize("by", ["channel", "element"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("branch", ["attention.project_out", "feed_forward.contract"])
-def test_dropout_is_on_each_branch_of_a_block(norm: str, branch: str) -> None:
+def test_dropout_is_on_each_branch_of_a_block(norm: str, branch: str, by: str) -> None:
     """Where the other branch adds nothing, a dropped channel is as it came in."""
-    block = Block(small(norm=norm, attention="full", dropout=0.5)).train()
+    block = Block(small(norm=norm, attention="full", dropout=0.5, dropout_mask=by)).train()
     for name in ("attention.project_out", "feed_forward.contract"):
         nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
     nn.init.ones_(block.get_submodule(branch).bias)  # type: ignore[arg-type]
@@ -319,6 +320,16 @@ def test_dropout_is_on_each_branch_of_a_block(norm: str, branch: str) -> None:
     added = block(x, attention_bias(mask, 0, x.dtype), None) - x
     assert set(added.round(decimals=3).unique().tolist()) == {0.0, 2.0}
     assert (added > 1).float().mean().item() == pytest.approx(0.5, abs=0.1)
+    drops = added > 1
+    assert torch.equal(drops, drops[:, :1].expand_as(drops)) == (by == "channel")
+
+
+@pytest.mark.parametrize("by", ["channel", "element"])
+def test_dropout_of_the_embedding_is_by_channel_or_by_element(by: str) -> None:
+    embedding = Encoder(small(dropout=0.5, dropout_mask=by), 30).embedding.train()
+    drops = embedding(a_batch([20, 20], 20)[0], torch.float32) == 0
+    assert drops.float().mean().item() == pytest.approx(0.5, abs=0.25)
+    assert torch.equal(drops, drops[:, :1].expand_as(drops)) == (by == "channel")
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
