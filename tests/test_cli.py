@@ -128,7 +128,6 @@ def test_shipped_models_have_a_dry_run_and_take_a_few_steps(
         "tokenizer.max_length=16",
         "tokenizer.tail_length=0",
         "train.batch_tokens=1536",
-        "train.star_weight=0.0",  # the demo's reviews have no stars
     ]
     small = [word for item in sets for word in ("--set", item)]
     cost = json.loads(imdb_tx(command, "--config", name, *small, "--dry-run", "--json").stdout)

@@ -1,6 +1,5 @@
 """Star ratings of IMDB's training reviews, and the second loss that learns them."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,13 @@ import torch.nn.functional as F
 from imdb_transformer.data import stars
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.stars import STARS, UNKNOWN, imdb_stars, stars_of, words_key
-from imdb_transformer.errors import DataError, Interrupted
+from imdb_transformer.errors import DataWarning, Interrupted, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.plan import get_batch
 from imdb_transformer.training.prepare import make_classifier, prepare
+from imdb_transformer.training.train import check_same
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, prepared, train, weights
 
@@ -112,10 +112,24 @@ def test_a_run_that_learnt_stars_resumes_predicts_and_starts_others(
     prepare(plain, "classifier", CPU)
 
 
-def test_stars_of_a_corpus_without_any_are_refused(tiny: Tiny) -> None:
+def test_a_corpus_without_known_stars_learns_none_and_says_so(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny("train.star_weight=0.3")
-    with pytest.raises(DataError, match=re.escape(f"{config.data.source} has no review whose stars")):
-        prepare(config, "classifier", CPU)
+    with pytest.warns(DataWarning, match=r"stars of these reviews are not known.*train\.star_weight is 0"):
+        trained = train(config, tmp_path / "run")
+    assert trained.config == train(tiny(), tmp_path / "plain").config
+    assert weights(trained.folder) == weights(tmp_path / "plain")
+    check_same(trained, config, ())
+    with pytest.raises(RunError, match="another config"):
+        check_same(trained, tiny("train.star_weight=0.3", "train.lr=1e-3"), ())
+
+
+def test_a_run_without_stars_is_not_the_same_as_one_that_learns_them(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate(tiny, monkeypatch)
+    plain = train(tiny(), tmp_path / "run")
+    with pytest.raises(RunError, match="another config"):
+        check_same(plain, tiny("train.star_weight=0.3"), ())
 
 
 def test_stars_of_unlabelled_reviews_are_unknown(

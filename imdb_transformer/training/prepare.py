@@ -16,7 +16,7 @@ from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds, tokenizer_of
-from imdb_transformer.errors import DataError, DataWarning, RunError
+from imdb_transformer.errors import DataWarning, RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
@@ -26,6 +26,7 @@ from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
 FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
+NO_STARS = "the stars of these reviews are not known, so they are not learnt: train.star_weight is 0"
 
 
 class Prepared(NamedTuple):
@@ -136,19 +137,25 @@ def _prepared(
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
         num_classes = len(data.corpus.manifest.classes)
-        if config.train.star_weight:
-            train = train._replace(stars=_known_stars(config, data.corpus, len(train.lengths)))
+        config, train = _with_stars(config, data.corpus, train)
         model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)
     model = model.to(hardware.device)
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
 
 
-def _known_stars(config: Config, corpus: Corpus, num_reviews: int) -> NDArray[np.int64]:
-    """(N,): the stars of train, then -1 for the unlabelled reviews. Raises DataError if none are known."""
+def known_stars(config: Config, corpus: Corpus) -> NDArray[np.int64] | None:
+    """(N,): the stars of train, -1 where they are not known; None if none are."""
     known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
-    if (known == stars.UNKNOWN).all():
-        raise DataError(
-            f"{config.data.source} has no review whose stars are known, which train.star_weight = "
-            f"{config.train.star_weight:g} needs; add --set train.star_weight=0."
-        )
-    return np.pad(known, (0, num_reviews - len(known)), constant_values=stars.UNKNOWN)
+    return None if (known == stars.UNKNOWN).all() else known
+
+
+def _with_stars(config: Config, corpus: Corpus, train: EncodedSplit) -> tuple[Config, EncodedSplit]:
+    """`train` with the stars of its reviews. If none are known, the config gets `star_weight` 0 instead."""
+    if not config.train.star_weight:
+        return config, train
+    if (known := known_stars(config, corpus)) is None:
+        warnings.warn(NO_STARS, DataWarning, stacklevel=2)
+        without = config.train.model_copy(update={"star_weight": 0.0})
+        return config.model_copy(update={"train": without}), train
+    unlabelled = len(train.lengths) - len(known)
+    return config, train._replace(stars=np.pad(known, (0, unlabelled), constant_values=stars.UNKNOWN))

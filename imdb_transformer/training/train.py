@@ -36,7 +36,7 @@ from imdb_transformer.training.checkpoints import (
     save_checkpoint,
 )
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
-from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
+from imdb_transformer.training.prepare import Prepared, SoftLabels, known_stars, prepare, prepare_again
 from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
 
@@ -44,8 +44,8 @@ STEPS_BETWEEN_RELEASES = 50  # of freed memory: keeps pretraining below 1.5 GiB 
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
-    "the encoder of {} knows few words of these reviews. To learn their words, start from random weights: "
-    "--config scratch.toml --set train.star_weight=0"
+    "the encoder of {} knows few words of these reviews. To learn their words, start from random weights, "
+    "with the config scratch.toml (--config scratch.toml)"
 )
 
 Folder = str | PathLike[str]
@@ -185,18 +185,21 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
     options, begun = config.train, opened.config.train
+    stored, _ = corpus.ensure(config.data)
+    has_stars = begun.star_weight > 0 or known_stars(config, stored) is not None
     from_reviews = {
         "epochs": options.epochs or begun.epochs,
         "evals_per_epoch": options.evals_per_epoch if options.epochs else begun.evals_per_epoch,
         "batch_tokens": options.batch_tokens or begun.batch_tokens,
         "init_from": begun.init_from if options.init_from == AUTO else options.init_from,
+        "star_weight": options.star_weight if has_stars else 0.0,
     }
     resolved = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
     differences = {
         "with another config": opened.config != resolved,
         "of another encoder or --teacher": opened.info.origin_hash
         != starting_weights.origin_hash(resolved, teachers),
-        "on other reviews": corpus.ensure(config.data)[0].content_hash != opened.info.corpus_hash,
+        "on other reviews": stored.content_hash != opened.info.corpus_hash,
     }
     for difference, exists in differences.items():
         if exists:
