@@ -19,6 +19,7 @@ import yaml
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse
+from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
 from imdb_transformer.errors import DataError, DataWarning
 
@@ -110,7 +111,10 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
     columns, numbers = {}, {}
     for split, path in files.items():
         needed = _columns_needed(split, config)
-        schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
+        try:
+            schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
+        except DataError as error:
+            raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
         texts, labels, numbers[split] = _texts_and_labels(blocks, schema, split, config, path, bad_row)
         columns[split] = texts, labels
         if not numbers[split]:
@@ -127,8 +131,8 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     """The columns of a split's table, each with the option that names another."""
-    labels = {config.label_column: "data.label_column (--label-column)"}
-    return {config.text_column: "data.text_column (--text-column)"} | (
+    labels = {config.label_column: "--label-column (data.label_column)"}
+    return {config.text_column: "--text-column (data.text_column)"} | (
         {} if split == "unsupervised" else labels
     )
 

@@ -12,6 +12,7 @@ from pyarrow import csv, feather, parquet
 
 from imdb_transformer import __version__
 from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import (
     BLOCK_BYTES,
     BLOCK_ROWS,
@@ -50,7 +51,11 @@ def open_reviews(
     if file is None and path.is_file() and not is_table(path) and suffix_of(path) != ".txt":
         raise ConfigError(f"--input {path}: its name must end in .txt, {ENDINGS}.")
     hint = {column: "--text-column"}
-    schema, blocks = open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
+    try:
+        schema, blocks = open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
+    except DataError as error:
+        suggestion = "" if file else suggested_options(path, encoding, column)
+        raise DataError(f"{error}{suggestion}") from None
     whole = with_text(blocks, column, path, bad_row=bad_row, may_be_blank=not is_table(path))
     return schema, (pa.Table.from_batches([batch]) for batch, _ in whole)
 

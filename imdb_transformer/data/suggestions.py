@@ -1,0 +1,83 @@
+"""What to say about a table whose columns have other names: the options that may fit it."""
+
+import codecs
+import gzip
+import shlex
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+
+from imdb_transformer.data.tables import DELIMITED, JSON, Skip, open_table, suffix_of
+from imdb_transformer.errors import DataError
+
+READ_BYTES = 1 << 20
+WINDOWS = "cp1252"
+MIN_TEXT_LENGTH = 20  # characters on average; names and dates are shorter
+MAX_CLASSES = 20
+MIN_ROWS_PER_CLASS = 5  # on average; ids and dates repeat less
+
+
+def suggested_options(path: Path, encoding: str, text_column: str, label_column: str | None = None) -> str:
+    """` Perhaps: --text-column body --label-column stars`; empty if no column is missing or none fits.
+
+    It is taken from the first rows. `label_column` None asks for a text column alone.
+    """
+    if not path.is_file():  # a pipe can be read once
+        return ""
+    try:
+        fitting = WINDOWS if _is_windows_text(path, encoding) else encoding
+        _, blocks = open_table(path, {}, encoding=fitting, bad_row=Skip(lambda _: None))
+        rows = next(blocks)[0]
+    except (DataError, StopIteration, OSError, EOFError, zlib.error):
+        return ""
+    wanted = {"--text-column": text_column} | ({"--label-column": label_column} if label_column else {})
+    missing = [option for option, column in wanted.items() if column not in rows.schema.names]
+    if not missing:
+        return ""
+    text = text_column if text_column in rows.schema.names else _text_like(rows)
+    similar = {"--text-column": text, "--label-column": _label_like(rows, text)}
+    words = [word for option in missing if (column := similar[option]) for word in (option, column)]
+    words += ["--encoding", fitting] if fitting != encoding else []
+    return f" Perhaps: {shlex.join(words)}" if words else ""
+
+
+def _is_windows_text(path: Path, encoding: str) -> bool:
+    """Whether the first part of a text file is not in this encoding, but may be in that of Windows."""
+    if suffix_of(path) not in (*DELIMITED, *JSON):
+        return False
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        data = file.read(READ_BYTES)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return False
+    fits = {}
+    for name in (encoding, WINDOWS):
+        try:
+            codecs.getincrementaldecoder(name)().decode(data)
+            fits[name] = True
+        except (UnicodeDecodeError, LookupError):
+            fits[name] = False
+    return fits[WINDOWS] and not fits[encoding]
+
+
+def _text_like(rows: pa.RecordBatch) -> str | None:
+    """The column whose text is much the longest."""
+    lengths = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            lengths[name] = sum(len(text or "") for text in column.to_pylist()) / max(len(column), 1)
+    longest, second, *_ = [*sorted(lengths, key=lambda name: -lengths[name]), None, None]
+    if longest is None or lengths[longest] < max(MIN_TEXT_LENGTH, 2 * lengths.get(second or "", 0)):
+        return None
+    return longest
+
+
+def _label_like(rows: pa.RecordBatch, text: str | None) -> str | None:
+    """The column with few different values, if there is only one."""
+    similar = []
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if name != text and name and not pa.types.is_nested(column.type):
+            num_values = len(set(column.to_pylist()) - {None, ""})
+            if 2 <= num_values <= min(MAX_CLASSES, len(column) // MIN_ROWS_PER_CLASS):
+                similar.append(name)
+    return similar[0] if len(similar) == 1 else None

@@ -1,0 +1,92 @@
+"""What a message suggests about a table whose columns have other names."""
+
+import gzip
+import os
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import sources
+from imdb_transformer.data.suggestions import suggested_options
+from imdb_transformer.errors import DataError
+from imdb_transformer.inference.tables import open_reviews
+
+HEADER = ("Datum", "Preis (€)", "Titel", "Kommentar", "Sterne")
+ALL = "--text-column Kommentar --label-column Sterne"
+
+
+def german_rows(count: int = 60) -> list[tuple[str, ...]]:
+    return [
+        (f"{i}.10.2025", f"{i},99", f"Föhn {i}", f"Der Föhn {i} läuft leise und ist hübsch.", str(i % 5 + 1))
+        for i in range(count)
+    ]
+
+
+def write_csv(path: Path, rows: list[tuple[str, ...]], encoding: str = "cp1252") -> Path:
+    content = "\r\n".join(";".join(row) for row in rows).encode(encoding)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.csv.gz"])
+def test_one_message_names_all_options_that_an_export_of_excel_needs(tmp_path: Path, name: str) -> None:
+    path = write_csv(tmp_path / name, [HEADER, *german_rows()])
+    with pytest.raises(DataError) as refused:
+        sources.read(DataConfig(source=str(path)))
+    assert str(refused.value).endswith(f" Perhaps: {ALL} --encoding cp1252")
+    columns = {"text_column": "Kommentar", "label_column": "Sterne"}
+    reviews = sources.read(DataConfig(source=str(path), encoding="cp1252", **columns))
+    assert reviews.classes == ("1", "2", "3", "4", "5")
+
+
+def test_the_columns_of_a_workbook_are_suggested(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    for row in (HEADER, *german_rows()):
+        book.active.append(row)
+    book.save(tmp_path / "r.xlsx")
+    with pytest.raises(DataError) as refused:
+        sources.read(DataConfig(source=str(tmp_path / "r.xlsx")))
+    assert str(refused.value).endswith(f" Perhaps: {ALL}")
+
+
+def test_predict_suggests_a_column_of_text(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "r.csv", [HEADER, *german_rows()], "utf-8")
+    with pytest.raises(DataError, match=r"Name yours with --text-column\. Perhaps: --text-column Kommentar$"):
+        open_reviews(path, "text")
+
+
+def test_only_missing_columns_are_suggested_with_their_names_quoted(tmp_path: Path) -> None:
+    rows = [("my text", "label"), *((text, label) for *_, text, label in german_rows())]
+    path = write_csv(tmp_path / "r.csv", rows, "utf-8")
+    assert suggested_options(path, "utf-8", "text", "label") == " Perhaps: --text-column 'my text'"
+    assert suggested_options(path, "utf-8", "my text", "label") == ""
+
+
+def test_nothing_is_suggested_where_several_columns_fit_or_none(tmp_path: Path) -> None:
+    two = [("a", "b", "c", "d"), *((f"{text}{i}", f"{text} {i}", label, label)
+           for i, (*_, text, label) in enumerate(german_rows()))]  # fmt: skip
+    assert suggested_options(write_csv(tmp_path / "two.csv", two), "cp1252", "text", "label") == ""
+    few = [HEADER, *german_rows(9)]  # nine rows hold no five classes
+    shown = suggested_options(write_csv(tmp_path / "few.csv", few), "cp1252", "text", "label")
+    assert shown == " Perhaps: --text-column Kommentar"
+    (tmp_path / "r.csv").write_bytes(b"a;b\n\x81\n")  # a byte that cp1252 does not have
+    assert suggested_options(tmp_path / "r.csv", "utf-8", "text", "label") == ""
+    (tmp_path / "empty.csv").touch()
+    assert suggested_options(tmp_path / "empty.csv", "utf-8", "text", "label") == ""
+    (tmp_path / "r.csv.gz").write_bytes(b"\x1f\x8b torn")
+    assert suggested_options(tmp_path / "r.csv.gz", "utf-8", "text", "label") == ""
+
+
+def test_a_pipe_is_not_read_for_a_suggestion(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "r.csv")
+    assert suggested_options(tmp_path / "r.csv", "utf-8", "text", "label") == ""
+
+
+def test_a_column_with_another_type_than_text_can_be_the_label(tmp_path: Path) -> None:
+    lines = [f'{{"body": "{text}", "stars": {stars}, "tags": ["a"]}}' for *_, text, stars in german_rows()]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    shown = suggested_options(tmp_path / "r.jsonl", "utf-8", "text", "label")
+    assert shown == " Perhaps: --text-column body --label-column stars"
