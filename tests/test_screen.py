@@ -104,6 +104,17 @@ def test_work_inside_work_has_no_bar_and_no_bar_is_left(monkeypatch: pytest.Monk
     assert "after" in terminal.getvalue()
 
 
+def test_quick_work_that_prints_lines_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(screen, "SECONDS_BEFORE", 3600)
+    with screen.bar("step", 3) as shown:
+        for number in range(3):
+            shown.update()
+            screen.note(f"line {number}")
+    assert terminal.getvalue() == "line 0\nline 1\nline 2\n"
+
+
 def test_an_error_in_the_middle_of_work_is_told_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

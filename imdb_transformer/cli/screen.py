@@ -49,8 +49,13 @@ def note(text: str) -> None:
     if not IS_FIRST:
         return
     screen = terminal.beneath(sys.stderr)
-    with _bars[-1].external_write_mode(file=screen) if _bars else nullcontext():
+    with _bars[-1].external_write_mode(file=screen) if _bars and _is_shown(_bars[-1]) else nullcontext():
         show(text, sys.stderr)
+
+
+def _is_shown(shown: Any) -> bool:
+    """Whether a bar has appeared. tqdm would draw one too early after a line, and never erase it."""
+    return not shown.disable and bool(shown.last_print_t >= shown.start_t + shown.delay)
 
 
 def show_warning(
