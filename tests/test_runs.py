@@ -50,7 +50,7 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
     result = imdb_tx("runs", runs)
     assert "cannot be read: 1" in result.stderr
     shown = result.stdout
-    assert f"next: imdb-tx train --resume '{runs}/my half'  (stopped at step 5)" in shown
+    assert f"{runs}/my half stopped at step 5\nnext: imdb-tx train --resume '{runs}/my half'\n" in shown
     assert f"--resume {runs}/killed" in shown
     assert shown.count("next:") == 2
     with locked(runs / "killed"):

@@ -197,7 +197,8 @@ def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
         for each in listed
     ]  # fmt: skip
     unfinished = [
-        f"next: {command_line(COMMANDS[each.kind], '--resume', each.run)}  (stopped at step {each.step:,})"
+        f"{each.run} stopped at step {each.step:,}\n"
+        f"next: {command_line(COMMANDS[each.kind], '--resume', each.run)}"
         for each in listed
         if each.status in ("interrupted", "killed")
     ]
