@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
-ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.TAKES_RUN)]
+ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **takes_run("encoder"))]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write a page with their curves together.")
 ]

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
-Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **options.TAKES_RUN)]
+Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
 OTHER = "Other reviews"  # heading of --help
 SPLIT_HELP = "test, validation or train; all of a --source.  [default: test; a file is measured whole]"
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]

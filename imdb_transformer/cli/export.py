@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import command_line
 
-Source = Annotated[Path, typer.Argument(help="A run, or one of its checkpoints.", **options.TAKES_RUN)]
+Source = Annotated[
+    Path, typer.Argument(help="A run, or one of its checkpoints.", **takes_run("encoder", "linear"))
+]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
 
 

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.cli.screen import until_reader_leaves
 
 Source = Annotated[
     Path,
     typer.Argument(
-        help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.", **options.TAKES_RUN
+        help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.",
+        **takes_run("classifier", "linear"),
     ),
 ]
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]

@@ -13,11 +13,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
+
 Rows = Iterable[tuple[str | None, tuple[str, str]]]  # heading, (name, help)
 
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 RUN_OPTIONS, SPECIAL = "The run", "Other"
-RUNS = Path("runs")
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
@@ -121,42 +122,6 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
     return app.command(name, cls=Command, epilog=examples, rich_help_panel=heading)
 
 
-def config_names() -> list[str]:
-    """The shipped configs, for the shell's completion."""
-    from imdb_transformer.config_file import shipped
-
-    return sorted(shipped())
-
-
-def config_keys() -> list[str]:
-    """`section.key=` of each key, for the shell's completion."""
-    from imdb_transformer.config import Config
-
-    return [f"{section}.{key}=" for section, values in Config().model_dump().items() for key in values]
-
-
-def complete_keys(start: str) -> list[str]:
-    """The keys that start so. A single one comes twice: bash would add a space to it."""
-    keys = [key for key in config_keys() if key.startswith(start)]
-    return [*keys, f"{keys[0]}VALUE"] if len(keys) == 1 else keys
-
-
-def run_names() -> list[str]:
-    """The folders below runs/ and the runs of the package, for the shell's completion."""
-    from imdb_transformer.store.run import SHIPPED
-
-    shipped = [path.parent.name for path in sorted(SHIPPED.glob("*/run.json"))]
-    return [*(str(path.parent) for path in sorted(RUNS.glob("*/run.json"))), *shipped]
-
-
-def run_path(text: str) -> Path:
-    """The run, checkpoint or exported file of this path. `base` means runs/base if there is no run `base`."""
-    for path in (Path(text), RUNS / text):
-        if path.is_file() or (path / "run.json").exists() or (path / "checkpoint.json").exists():
-            return path
-    return Path(text)
-
-
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     """`usual`; with a shipped config and a table of one's own, the table's name with an ending."""
     table = Path(source)
@@ -173,14 +138,6 @@ def new_run_dir(name: str) -> Path:
         candidate = RUNS / f"{name}-{number}"
     return candidate
 
-
-def _starting_with(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
-
-
-complete_configs = _starting_with(config_names)
-# Of an argument or an option that takes a run.
-TAKES_RUN: Any = {"metavar": "RUN", "parser": run_path, "autocompletion": _starting_with(run_names)}
 
 Config = Annotated[
     str,
@@ -204,8 +161,11 @@ RunDir = Annotated[
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option(help="Continue this run; takes no config.", rich_help_panel=RUN_OPTIONS, **TAKES_RUN),
-]
+    typer.Option(
+        help="Continue this run; takes no config.", rich_help_panel=RUN_OPTIONS,
+        **takes_run("linear", shipped=False),
+    ),
+]  # fmt: skip
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what the training costs; train nothing.", rich_help_panel=SPECIAL),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, predictions, screen
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
 
@@ -26,7 +27,7 @@ Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
     "A run, checkpoint or exported file. Several answer by their mean.  [default: your newest classifier]"
 )
-RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **options.TAKES_RUN)]
+RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
 THRESHOLD_HELP = "Of two classes: predict the second (pos) from this probability on."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EachClass = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.completion import RUNS
 from imdb_transformer.cli.options import command
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the runs lie.")]
@@ -22,7 +23,7 @@ Prune = Annotated[
     """imdb-tx runs
 imdb-tx runs --prune""",
 )
-def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
+def runs(folder: Folder = RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 
     What is pruned can still predict and be evaluated, and cannot be trained on.

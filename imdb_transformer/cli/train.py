@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.cli.completion import RUNS, complete_configs, takes_run
 from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import summaries
@@ -33,18 +34,18 @@ LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The col
 CONFIG_HELP = "A config file, or the name of a shipped one.  [default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[
     str | None,
-    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=options.complete_configs),
+    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=complete_configs),
 ]
 OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
 InitFrom = Annotated[
     Path | None,
-    typer.Option(help="Start with the encoder of this run.", rich_help_panel=OTHERS, **options.TAKES_RUN),
+    typer.Option(help="Start with the encoder of this run.", rich_help_panel=OTHERS, **takes_run("linear")),
 ]
 Teachers = Annotated[
     list[Path] | None,
     typer.Option(
         help="Learn unlabelled reviews too, as this run sees them. Repeatable.", rich_help_panel=OTHERS,
-        **options.TAKES_RUN,
+        **takes_run("encoder"),
     ),
 ]  # fmt: skip
 Seeds = Annotated[
@@ -155,7 +156,7 @@ def _train_seeds(
     from imdb_transformer import config_file
 
     config = config_file.load(name, overrides or ())
-    base = run_dir or options.RUNS / _run_name(name, config, "classifier")
+    base = run_dir or RUNS / _run_name(name, config, "classifier")
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
     from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
+from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import RunError
 
-Folder = Annotated[Path, typer.Argument(help="A run's folder.", **options.TAKES_RUN)]
+Folder = Annotated[Path, typer.Argument(help="A run's folder.", **takes_run())]
 
 
 @command(
