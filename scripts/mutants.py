@@ -93,3 +93,14 @@ def is_valid(code: str) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+def lines_in_functions(source: str) -> set[int]:
+    """The lines that run when a function is called, not when the file is imported."""
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    statements = (statement for function in functions for statement in function.body)
+    return {
+        line
+        for statement in statements
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }

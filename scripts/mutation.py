@@ -38,7 +38,7 @@ from typing import Any
 import pytest
 from coverage import Coverage
 
-from scripts.mutants import Mutant, mutants_of
+from scripts.mutants import Mutant, lines_in_functions, mutants_of
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutation"
@@ -213,9 +213,10 @@ def executed(trees: list[Path], patterns: list[str]) -> list[dict[str, Any]]:
 def tests_of(
     mutants: list[Mutant], watched: list[dict[str, Any]], budget: float
 ) -> dict[str, dict[str, float]]:
-    """The tests that execute each mutant's lines, with their costs; of lines run by imports, all the file's.
+    """The tests that execute each mutant's lines, with their costs.
 
-    As many as take no more than `budget` seconds, the fastest first.
+    Lines outside of functions run at the first import, in whichever test that is: such a mutant gets all the
+    tests that execute its file. As many as take no more than `budget` seconds, the fastest first.
     """
     costs = {test: cost for part in watched for test, cost in part["costs"].items()}
     by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -226,9 +227,11 @@ def tests_of(
                 by_line[path, int(line)] |= costs.keys() & set(tests)
                 by_file[path] |= by_line[path, int(line)]
     chosen = {}
+    bodies = {path: lines_in_functions((ROOT / path).read_text()) for path in {m.path for m in mutants}}
     for mutant in mutants:
         lines = [by_line[mutant.path, line] for line in mutant.lines]
-        tests = set().union(*lines) or by_file[mutant.path]
+        is_in_function = mutant.lines[0] in bodies[mutant.path]
+        tests = set().union(*lines) if is_in_function else by_file[mutant.path]
         cheapest = sorted(tests, key=costs.__getitem__)
         totals = accumulate(costs[test] for test in cheapest)
         chosen[mutant.key] = {

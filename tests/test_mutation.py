@@ -11,7 +11,7 @@ pytest.importorskip("mutmut", reason="needs the extra `mutation`")
 pytest.importorskip("coverage", reason="needs the extra `mutation`")
 
 from scripts import mutation
-from scripts.mutants import mutants_of
+from scripts.mutants import lines_in_functions, mutants_of
 
 SOURCE = '''"""A file with 2 + 2 words."""
 Pair = tuple[int, int]
@@ -38,6 +38,20 @@ def test_mutants_change_what_runs_and_leave_words_and_types_alone(tmp_path: Path
     sample = mutants_of(tmp_path, "a.py", sample=3, seed=0)
     assert len(sample) == 3
     assert set(sample) < set(mutants)
+
+
+def test_lines_outside_of_functions_are_tried_with_all_tests_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+    assert lines_in_functions(SOURCE) == {6, 7, 8, 9}
+    mutants = mutants_of(tmp_path, "a.py", sample=0, seed=0)
+    lines = {"5": ["one"], "7": ["one"], "8": ["one"], "9": ["two"]}
+    watched = {"costs": {"one": 2.0, "two": 1.0}, "lines": {"a.py": lines}}
+    monkeypatch.setattr(mutation, "ROOT", tmp_path)
+    chosen = mutation.tests_of(mutants, [watched], budget=10)
+    of_line = {mutant.lines[-1]: list(chosen[mutant.key]) for mutant in mutants}
+    assert of_line == {5: ["two", "one"], 7: ["one"], 8: ["one"], 9: ["two"]}
 
 
 def test_a_test_that_fails_on_the_unchanged_code_ends_the_command(
