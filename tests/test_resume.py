@@ -46,6 +46,19 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     assert result_of(whole.folder).validation == result_of(parts.folder).validation
 
 
+def test_a_resumed_run_keeps_its_reviews_after_its_source_has_changed(
+    tiny: Tiny, source: Path, tmp_path: Path
+) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    config = tiny(f"data.source={folder}")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "parts", stop_after=1)
+    with (folder / "train.jsonl").open("a") as file:
+        file.write('{"text": "one more", "label": "pos"}\n')
+    assert weights(train(config, tmp_path / "parts").folder) == weights(whole.folder)
+
+
 def test_tensorboard_reads_the_numbers_of_the_metrics_of_a_resumed_run(tiny: Tiny, tmp_path: Path) -> None:
     config, file = tiny("train.tensorboard=true"), tmp_path / "run" / metrics.EVENTS
     with pytest.raises(Interrupted):
