@@ -24,13 +24,13 @@ class DataConfig(Section):
     source: Annotated[str, Field(min_length=1)] = "hub"
     """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSON, JSONL, Parquet or Excel file"""
     data_dir: Annotated[str, Field(min_length=1)] = "data"
-    """folder that keeps stored corpora and encoded splits"""
+    """folder for stored corpora and encoded splits"""
     text_column: str = "text"
     """column that holds the review, in table files"""
     label_column: str = "label"
     """column that holds the class, in table files"""
     encoding: Annotated[str, Field(min_length=1)] = "utf-8"
-    """of CSV, TSV and JSON files, such as `cp1252`; a byte order mark goes before it"""
+    """of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
     """at a row that is malformed or has no text or label: stop, or `skip` it"""
     validation: bool = True
@@ -49,7 +49,7 @@ class TokenizerConfig(Section):
     max_length: PositiveInt = 1024
     """ids kept of a review; a longer one is cut"""
     tail_length: NaturalInt = 256
-    """of the ids kept of a cut review, how many are its last ones"""
+    """of the ids kept of a cut review, how many are from its end"""
 
     @model_validator(mode="after")
     def _tail_fits(self) -> Self:
@@ -72,7 +72,7 @@ class ModelConfig(Section):
     feedforward_width: Width = 1024
     """F, between the two linear maps of a block"""
     attention: Literal["full", "windowed"] = "windowed"
-    """every position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
+    """each position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
     radius: PositiveInt = 16
     """r, of windowed attention"""
     positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
@@ -90,7 +90,7 @@ class ModelConfig(Section):
     activation: Literal["relu", "gelu"] = "relu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
     pooling: Literal["max", "mean"] = "max"
-    """how positions become one vector: `max` or `mean`; padding is never seen"""
+    """how positions become one vector: `max` or `mean`; padding never counts"""
     dropout: Fraction = 0.0
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
     word_dropout: Fraction = 0.0
@@ -119,7 +119,7 @@ class TrainConfig(Section):
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
     warmup_fraction: Fraction = 0.1
-    """share of all steps in which the rate rises in a line to its peak"""
+    """share of all steps in which the rate rises linearly to its peak"""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decay of the weights (Loshchilov and Hutter 2019); biases and norms do not decay"""
     beta2: Fraction = 0.999
@@ -129,7 +129,7 @@ class TrainConfig(Section):
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
     star_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """weight of a second loss, of guessing each review's stars; only IMDB's training reviews have them"""
+    """weight of a second loss: guessing each review's stars, which only IMDB's training reviews have"""
     ema_decay: Fraction = 0.998
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 2
@@ -158,7 +158,7 @@ class PretrainConfig(Section):
     mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """share of tokens hidden behind `[MASK]` at the start"""
     final_mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """the same at the end; it changes in a line"""
+    """the same at the end; the share changes linearly"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
     """ids that replace the vocabulary in a batch's softmax (their mean number)"""
 

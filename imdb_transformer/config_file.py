@@ -1,6 +1,6 @@
 """Config files. `load` reads a TOML or YAML file, applies `--set section.key=value` overrides, and checks it.
 
-`dump` writes the whole config, with all defaults. A run directory holds it.
+`dump` writes the whole config, with all defaults, for a run directory.
 """
 
 import copy
@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError
 
-# A larger file is no config, and parsing it would cost memory.
+# A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
 LONGEST_SHOWN = 80  # characters of an override in a message
 
 
 def find(name: str) -> Path:
-    """Path of a config: a file of that name, or else a config shipped with the package."""
+    """Path of a config: a file of that name, or else a config of the package."""
     path = Path(name)
     if path.is_file():
         return path
@@ -76,7 +76,7 @@ def _problems(tree: dict[str, Any]) -> list[Any]:
 
 
 def _culprit(location: tuple[Any, ...], set_by: dict[str, str]) -> str:
-    """The override of a key; if a section or the whole config does not fit, all overrides in it."""
+    """The override of a key; if a section or the whole config is wrong, all overrides in it."""
     where = "".join(f"{part}." for part in location)
     return " ".join(override for key, override in set_by.items() if f"{key}.".startswith(where))
 

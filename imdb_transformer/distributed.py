@@ -1,7 +1,7 @@
-"""Several processes that train as one: the rank of this one, and sums over all of them.
+"""Several processes that train one model: the rank of each, and sums over all of them.
 
 `torchrun` starts the processes and tells each its rank; torch.distributed exchanges tensors between them, by
-gloo on CPUs and by NCCL on GPUs. A process alone is a world of size 1 and exchanges nothing.
+gloo on CPUs and by NCCL on GPUs. A single process is a world of size 1 and exchanges nothing.
 """
 
 import importlib
@@ -19,8 +19,8 @@ from imdb_transformer.errors import ConfigError, RunError
 
 T = TypeVar("T")
 
-# How long to wait for a process that is alive: the first one may be tokenizing or asking teachers. If a
-# process dies, its connections break, and the others notice at once.
+# How long to wait for a process that is alive: the first one may be tokenizing, or predicting soft labels. If
+# a process dies, its connections break, and the others notice at once.
 TIMEOUT = timedelta(hours=2)
 
 
@@ -71,10 +71,10 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 @contextmanager
 def process_group() -> Iterator[World]:
-    """The processes that `torchrun` started; without it, this process alone. May be nested."""
+    """The processes that `torchrun` started, or else this process alone. May be nested."""
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal():
-        raise ConfigError(f"WORLD_SIZE is {size!r}, which is no number. {NOT_TORCHRUN}")
+        raise ConfigError(f"WORLD_SIZE is {size!r}, which is not a number. {NOT_TORCHRUN}")
     if int(size) == 1:
         yield ALONE
         return
@@ -84,8 +84,8 @@ def process_group() -> Iterator[World]:
     num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
     if gpu < num_gpus:
         torch.cuda.set_device(gpu)
-    # The first optimiser imports this module, whose functions keep the current process group as default, and
-    # with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
+    # The first optimiser imports this module. Its functions keep the current process group as their default,
+    # and with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
     importlib.import_module("torch.distributed.nn.functional")
     try:
         with _partners():
@@ -100,7 +100,7 @@ def process_group() -> Iterator[World]:
 
 @contextmanager
 def _partners() -> Iterator[None]:
-    """Turns what torch raises when a partner's connection breaks into a sentence."""
+    """Turns torch's errors into a sentence when the connection to another process breaks."""
     try:
         yield
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors

@@ -1,7 +1,7 @@
-"""Errors that a user may cause or meet, each with the exit code of the process.
+"""Errors that a user may meet, each with the exit code of the process.
 
-0 is success, 1 a defect of this program (with a traceback), 130 and 143 are interruptions; 2 to 6 are below.
-Every message is a sentence: what was wrong, where, and what would be right.
+0 is success. 1 is a defect of this program, with a traceback. 130 and 143 are interruptions. The others are
+below. Every message is a sentence that says what is wrong, where, and what would be right.
 """
 
 import shlex
@@ -20,7 +20,7 @@ class DataError(Exception):
 
 
 class DataWarning(UserWarning):
-    """Reviews can be used, but something about them should be known."""
+    """The reviews can be used, but the user should know something about them."""
 
 
 class RunError(Exception):
@@ -44,7 +44,7 @@ class ResourceError(Exception):
 class Interrupted(BaseException):
     """A signal ended the work, and the progress was saved.
 
-    Like KeyboardInterrupt it is no Exception: a library's `except Exception` must not catch it.
+    Like KeyboardInterrupt it is not an Exception: a library's `except Exception` must not catch it.
     """
 
     def __init__(self, message: str, *, exit_code: int) -> None:
@@ -56,7 +56,7 @@ USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, I
 
 
 def command_line(*words: object) -> str:
-    """A command of ours as a shell takes it.
+    """A command of imdb-tx, quoted for a shell.
 
     >>> command_line("eval", "runs/my run")
     "imdb-tx eval 'runs/my run'"

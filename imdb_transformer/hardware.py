@@ -36,7 +36,7 @@ class Hardware(NamedTuple):
 
 
 def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
-    """The hardware a config asks for, and of several GPUs this one. Raises ConfigError if it is missing."""
+    """The hardware that a config asks for; `gpu` is one of several. Raises ConfigError if it is missing."""
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     available = torch.cuda.is_available()
@@ -56,8 +56,8 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
 def keep_freed_memory() -> None:
     """Makes glibc keep freed memory for the next tensors.
 
-    Otherwise the system maps each large tensor of a step afresh, with a page fault every 4 KiB. That takes a
-    quarter of a step's time (scripts/README.md). It changes the whole process, so commands call it and
+    Otherwise the system maps each large tensor of a step again, with a page fault every 4 KiB. That takes a
+    quarter of a step's time (scripts/README.md). It changes the whole process, so commands call it, and
     `Predictor.load` does not. Does nothing if the C library has no `mallopt`.
     """
     if mallopt := _libc("mallopt"):
@@ -88,7 +88,7 @@ def computes_in_bf16(device: torch.device) -> bool:
 
 
 def processor_name() -> str:
-    """The processor's model name, or "CPU" if the system does not tell."""
+    """The processor's model name, or "CPU" if it is unknown."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
     match = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)

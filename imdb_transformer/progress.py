@@ -1,11 +1,11 @@
-"""Long work says how far it has come, to whoever watches: the commands. From Python nothing is shown."""
+"""Reports the progress of long work to the commands. Python users see nothing."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Takes items, the name of the work and the number of items, and gives the same items.
+# Takes items, the name of the work and the number of items. Returns the same items.
 watch: Callable[[Iterable[Any], str, int | None], Iterable[Any]] | None = None
 
 

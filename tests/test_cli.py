@@ -107,7 +107,7 @@ def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
     hub = ("--set", "data.source=hub", "--set", f"data.data_dir={tmp_path}")
     refused = imdb_tx("train", "--config", "scratch.toml", "--dry-run", *hub)
     assert isinstance(refused.exception, ConfigError)
-    assert "download first" in str(refused.exception)
+    assert "download them first" in str(refused.exception)
     assert not list(tmp_path.iterdir())
 
 
@@ -303,7 +303,7 @@ def test_lines_of_a_pipe_are_answered_before_it_ends_and_bad_ones_are_skipped(tr
             stdout, stderr = running.communicate(b"awful\n", timeout=100)
         assert (stdout.count(b"\n"), running.returncode) == (1, 0)
         assert b"skipped: standard input: line 2 is not UTF-8" in stderr
-        assert b"skipped in all: 1" in stderr
+        assert b"skipped rows: 1" in stderr
 
 
 def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_version_names_the_package_and_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--lr", "0.1"], "Say --set train.lr=0.1"),
-        (["--width=64"], "Say --set model.width=64"),
-        (["--batch_token", "64"], "Say --set train.batch_tokens=64"),
-        (["--epochs", "--dry-run"], "Say --set train.epochs=VALUE"),
+        (["--lr", "0.1"], "Use --set train.lr=0.1"),
+        (["--width=64"], "Use --set model.width=64"),
+        (["--batch_token", "64"], "Use --set train.batch_tokens=64"),
+        (["--epochs", "--dry-run"], "Use --set train.epochs=VALUE"),
         (["--resum", "x"], "--resume"),
     ],
 )

@@ -63,8 +63,8 @@ def test_a_missing_text_is_told_by_its_number_and_what_to_do(predictor: Predicto
 @pytest.mark.parametrize(
     ("passed", "told"),
     [
-        (None, "Texts are a str or several of them, not None."),
-        (5, "Texts are a str or several of them, not 5."),
+        (None, "Texts must be a str or an iterable of them, not None."),
+        (5, "Texts must be a str or an iterable of them, not 5."),
         (b"good", "Text 1 is 103: each text must be a str."),
         (pd.DataFrame({"text": ["good"]}), "A whole table was passed; pass its column of texts"),
     ],

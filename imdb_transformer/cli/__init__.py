@@ -27,19 +27,19 @@ def main() -> None:
     terminal.guard()
     progress.watch = screen.tracked
     warnings.showwarning = screen.show_warning
-    # Imports create a million objects that stay. With Python's default, searching them for garbage takes an
+    # Imports create a million permanent objects. With Python's default, searching them for garbage takes an
     # eighth of the time of `predict`.
     gc.set_threshold(20_000)
-    # How long an OpenMP thread spins before it sleeps. By libgomp's default of 300,000 it keeps its core busy
-    # for milliseconds at each operation, and training is very slow beside other work.
+    # How long an OpenMP thread spins before it sleeps. With libgomp's default of 300,000 it keeps its core
+    # busy for milliseconds after each operation, and training is very slow beside other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    if "_IMDB_TX_COMPLETE" in os.environ:  # a shell takes each line of a description for a completion
+    if "_IMDB_TX_COMPLETE" in os.environ:  # a shell would take each line of a description for a completion
         os.environ["COLUMNS"] = "1000"
     with exit_on_error(), until_reader_leaves():
         try:
             app()
         except SystemExit as ended:
-            if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer's 1 is no defect
+            if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer says 1
                 sys.exit(READER_LEFT)
             if ended.code:
                 raise

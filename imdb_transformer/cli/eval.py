@@ -14,7 +14,7 @@ from imdb_transformer.errors import ConfigError
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
 Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
 OTHER = "Other reviews"  # heading of --help
-SPLIT_HELP = "test, validation or train; all of a --source.  [default: test; a file is measured whole]"
+SPLIT_HELP = "test, validation or train; all, for a --source.  [default: test; all of a file]"
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 
 
@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
-    Scores, a report with figures and a model card are written into the run.
+    Writes scores, a page with figures and a model card into the run.
     """
     reading = {
         "text_column": text_column, "label_column": label_column, "encoding": encoding,

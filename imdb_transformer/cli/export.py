@@ -26,7 +26,7 @@ imdb-tx export runs/base --output sentiment.onnx""",
 def export(path: Source, output: Output = None, as_json: options.Json = False) -> None:
     """Write a trained model as an ONNX file, for other engines.
 
-    predict --run takes the file as well, and needs no torch for it.
+    predict --run reads the file, too, without torch.
     """
     from imdb_transformer.inference.export import export as export_run
 

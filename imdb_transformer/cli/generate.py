@@ -1,4 +1,4 @@
-"""`imdb-tx generate`: lets a causal language model write text."""
+"""`imdb-tx generate`: writes text with a causal language model."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ Source = Annotated[
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
 NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
 Temperature = Annotated[
-    float, typer.Option(min=0, metavar="T", help="Below 1 likelier words; 0 the likeliest each time.")
+    float, typer.Option(min=0, metavar="T", help="Below 1: likelier words. 0: the likeliest each time.")
 ]
-TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Draw from the K likeliest tokens; 0 from all.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Another seed, another text.")]
+TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Each seed gives another text.")]
 NumSamples = Annotated[
     int, typer.Option(min=1, max=10_000, metavar="N", help="Texts, each with the next seed.")
 ]
@@ -45,7 +45,7 @@ def generate(
     num_samples: NumSamples = 1,
     as_json: options.Json = False,
 ) -> None:
-    """Let a causal language model write text. It appears word by word; Ctrl-C stops it."""
+    """Write text with a causal language model. It appears word by word; Ctrl-C stops it."""
     from imdb_transformer.inference.generate import load, write
 
     loaded = load(path)

@@ -73,17 +73,15 @@ class Group(TyperGroup):
 def _parameters(command: TyperCommand | TyperGroup, ctx: Any) -> Rows:
     for param in command.get_params(ctx):
         if (record := param.get_help_record(ctx)) is not None:
-            is_argument, heading = (
-                param.param_type_name == "argument",
-                getattr(param, "rich_help_panel", None),
-            )
-            usual = "Arguments" if is_argument else "Other" if param.name == "help" else "Options"
+            is_argument = param.param_type_name == "argument"
+            heading = "Arguments" if is_argument else "Other" if param.name == "help" else "Options"
             name, text = record
-            yield heading or usual, (name.partition(" <")[0] if is_argument else name, text)
+            row = (name.partition(" <")[0] if is_argument else name, text)
+            yield getattr(param, "rich_help_panel", None) or heading, row
 
 
 def _write_sections(rows: Rows, formatter: Any) -> None:
-    """Rows below their headings; a heading stands where its first row is, and Other last."""
+    """Rows below their headings, in the order of each heading's first row. Other is last."""
     sections: dict[str | None, list[tuple[str, str]]] = {}
     for heading, row in rows:
         sections.setdefault(heading, []).append(row)
@@ -93,7 +91,7 @@ def _write_sections(rows: Rows, formatter: Any) -> None:
 
 
 def _key_hint(option: str, args: list[str], *, cutoff: float) -> str:
-    """What to say in place of an option that is named like a key of the config; empty if there is none."""
+    """What to use instead of an option that is named like a key of the config; empty if nothing."""
     name = option.removeprefix("--").replace("-", "_")
     keys = {key.partition(".")[2].rstrip("="): key for key in config_keys()}
     near = difflib.get_close_matches(name.rpartition(".")[-1], keys, n=1, cutoff=cutoff)
@@ -102,7 +100,7 @@ def _key_hint(option: str, args: list[str], *, cutoff: float) -> str:
     joined = [arg.partition("=")[2] for arg in args if arg.startswith(f"{option}=")]
     after = args[args.index(option) + 1 :][:1] if option in args else []
     value = next((value for value in (*joined, *after) if not value.startswith("--")), "VALUE")
-    return f"Say --set {keys[near[0]]}{value}"
+    return f"Use --set {keys[near[0]]}{value}"
 
 
 app = typer.Typer(
@@ -123,7 +121,7 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
-    """`usual`; with a shipped config and a table of one's own, the table's name with an ending."""
+    """`usual`, or with a config of the package and the user's table, the table's name with an ending."""
     table = Path(source)
     if Path(config).is_file() or not table.is_file() or table.name.endswith(ARCHIVES):
         return usual
@@ -175,7 +173,7 @@ BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows,
     typer.Option(
-        metavar="fail|skip", help="At a row that is malformed or has no text: stop, or skip and warn.",
+        metavar="fail|skip", help="If a row is malformed or has no text: stop, or skip it and warn.",
         rich_help_panel=TABLE,
     ),
 ]  # fmt: skip

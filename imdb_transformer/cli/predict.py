@@ -12,7 +12,7 @@ from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
 
-FEW = 32  # texts that take less time without torch than torch takes to import
+FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 _of_table = partial(typer.Option, rich_help_panel=options.TABLE)
 _why = partial(typer.Option, rich_help_panel="Why")
@@ -25,7 +25,7 @@ Force = Annotated[bool, _of_table("--force", help="Let --output replace --input.
 COLUMN_HELP = "The column with the review.  [default: the run's]"
 Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
-    "A run, checkpoint or exported file. Several answer by their mean.  [default: your newest classifier]"
+    "A run, checkpoint or exported file. Several predict their mean.  [default: your newest classifier]"
 )
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
 THRESHOLD_HELP = "Of two classes: predict the second (pos) from this probability on."
@@ -33,7 +33,7 @@ Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, 
 EachClass = Annotated[
     bool, typer.Option("--probabilities", help="Show the probability of each class. JSON always has them.")
 ]
-Explain = Annotated[bool, _why("--explain", help="Show which words decided; not with --input.")]
+Explain = Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")]
 METHOD_HELP = "Of --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
 ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
 ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
@@ -69,7 +69,7 @@ def predict(
 ) -> None:
     """Classify reviews, each with the probability of its class.
 
-    Alone on a terminal it asks for them.
+    Without arguments on a terminal, it prompts for them.
     """
     if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
         texts = ["-"]
@@ -109,7 +109,7 @@ def predict(
 def default_run(runs: Path = Path("runs")) -> Path:
     """The classifier of `imdb-tx train` that finished last, or else `imdb`, if it comes with the package.
 
-    The demo's is left out: it knows a toy grammar.
+    A run on the demo is left out: it knows a toy grammar.
     """
     from imdb_transformer.store import run
 

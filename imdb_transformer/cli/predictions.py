@@ -35,7 +35,7 @@ class Request(NamedTuple):
 
     paths: list[Path]
     threshold: float | None
-    """for the second of two classes"""
+    """the probability from which the second of two classes is predicted"""
     each_class: bool
     """whether to show the probability of each class"""
     as_json: bool
@@ -53,14 +53,14 @@ class View(NamedTuple):
 
 
 def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
-    """The predictor of runs. `exact`: one text and many get the same probability. `few`: without torch."""
+    """Loads a predictor. `exact`: one text and many get the same probability. `few`: without torch."""
     from imdb_transformer.inference.predictor import Predictor
     from imdb_transformer.store import run
 
     predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
     if any(not path.is_file() and run.locate(path)[0].config.data.source == "demo" for path in request.paths):
         screen.note(summaries.DEMO_NOTE)
-    if "torch" in sys.modules:  # an exported file needs none
+    if "torch" in sys.modules:  # an exported file does not need it
         from imdb_transformer import hardware
 
         hardware.keep_freed_memory()
@@ -84,7 +84,7 @@ def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
         is_shipped = any(path.name == "imdb" and not path.exists() for path in paths)
         knows = "imdb knows English film reviews, and" if is_shipped else "the run knows"
-        screen.note(f"note: {knows} few words of {which}. It may be wrong about what it does not know.")
+        screen.note(f"note: {knows} few words of {which}. Its predictions may be wrong.")
 
 
 def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
@@ -126,7 +126,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
 
 @contextmanager
 def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
-    """The columns and rows of a file or of standard input; at the end it tells how many rows were skipped."""
+    """The columns and rows of a file or of standard input. At the end it shows how many were skipped."""
     from imdb_transformer.data.reviews import refuse
     from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.tables import open_reviews
@@ -136,7 +136,7 @@ def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, It
     bad_row = skip if reading.bad_rows == "skip" else refuse
     yield open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=bad_row, file=file)
     if skip.num_rows:
-        screen.note(f"skipped in all: {skip.num_rows:,}")
+        screen.note(f"skipped rows: {skip.num_rows:,}")
 
 
 def predict_rows(request: Request, source: Path, reading: InputFormat, view: View | None) -> None:
@@ -169,7 +169,7 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
 def _with_notes(
     blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, each_time: bool
 ) -> Iterator[list[str]]:
-    """The blocks, with a note about unfamiliar reviews in every one, or in the first one."""
+    """The blocks, with a note about unfamiliar reviews in the first one, or in each."""
     for i, block in enumerate(blocks):
         if each_time or i == 0:
             _note_unfamiliar(predictor, paths, block)

@@ -1,4 +1,4 @@
-"""`imdb-tx runs`: lists runs, and frees the space that finished ones need no more."""
+"""`imdb-tx runs`: lists runs, and frees space that finished runs no longer need."""
 
 import json
 import sys
@@ -11,10 +11,10 @@ from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS
 from imdb_transformer.cli.options import command
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the runs lie.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 Prune = Annotated[
     bool,
-    typer.Option("--prune", help="Delete checkpoints that finished runs need no more: last and previous."),
+    typer.Option("--prune", help="Delete the checkpoints last and previous of finished runs."),
 ]
 
 
@@ -26,7 +26,7 @@ imdb-tx runs --prune""",
 def runs(folder: Folder = RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 
-    What is pruned can still predict and be evaluated, and cannot be trained on.
+    Pruned runs can still predict and be evaluated. They cannot be trained further.
     """
     from imdb_transformer.report import summaries
     from imdb_transformer.store import upkeep

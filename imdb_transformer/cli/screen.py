@@ -1,7 +1,7 @@
-"""What a command shows besides its results, and how it ends.
+"""Progress bars, notes and errors of a command, and its end.
 
-It shows progress bars, and lines whose first word has a colour. At its end a signal becomes an exception, and
-an exception a sentence and an exit code:
+The first word of a note or an error has a colour. A signal becomes an exception, and an exception becomes a
+sentence and an exit code:
 
 0 done; 1 a defect of this program; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
 6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted; 141 the reader left.
@@ -28,7 +28,7 @@ FORMAT_WITHOUT_TOTAL = "{desc} {n:,}, {elapsed}"
 ERASE_LINE = "\r\x1b[2K"
 SECONDS_BEFORE = 0.5  # quicker work shows no bar
 
-IS_FIRST = os.environ.get("RANK", "0") == "0"  # of torchrun's processes one shows progress
+IS_FIRST = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes shows progress
 READER_LEFT = 128 + signal.SIGPIPE
 OUT_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "Storage size calculation")
@@ -74,10 +74,9 @@ def show_warning(
 
 @contextmanager
 def bar(work: str, total: int | None = None, *, done: int = 0) -> Iterator[Any]:
-    """A line on stderr that says how far some work has come; it is erased at the end.
+    """A progress bar on stderr, which is erased at the end.
 
-    There is none if stderr is no terminal, or in a process that is not the first. Work inside this work has
-    no bar of its own.
+    There is none if stderr is not a terminal, or if the process is not the first. Nested work has no bar.
     """
     from tqdm import tqdm
 
@@ -166,7 +165,7 @@ def _flush_stdout() -> None:
 
 
 def _discard_stdout() -> None:
-    """Redirects stdout to nowhere, or the interpreter would try to flush it again."""
+    """Redirects stdout to /dev/null, or the interpreter would try to flush it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -182,7 +181,7 @@ def _fail(sentence: str, exit_code: int) -> None:
 
 
 def _remedy(error: object) -> str:
-    """What to do about a file of the package that is damaged."""
+    """Advice if the error is about a damaged file of the package."""
     from imdb_transformer.store.run import SHIPPED
 
     is_of_package = isinstance(error, RunError) and str(SHIPPED) in str(error)

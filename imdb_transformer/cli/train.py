@@ -44,20 +44,20 @@ InitFrom = Annotated[
 Teachers = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Learn unlabelled reviews too, as this run sees them. Repeatable.", rich_help_panel=OTHERS,
+        help="Also learn this run's predictions of unlabelled reviews. Repeatable.", rich_help_panel=OTHERS,
         **takes_run("encoder"),
     ),
 ]  # fmt: skip
 Seeds = Annotated[
     int,
     typer.Option(
-        metavar="N", min=1, max=1000, help="Train this many runs, and show their spread.",
+        metavar="N", min=1, max=1000, help="Train N runs, and show their spread.",
         rich_help_panel=REPEATED,
     ),
 ]  # fmt: skip
 Test = Annotated[
     bool,
-    typer.Option("--test", help="Once the recipe is fixed: evaluate on test too.", rich_help_panel=REPEATED),
+    typer.Option("--test", help="Evaluate on test, too. Only for a fixed recipe.", rich_help_panel=REPEATED),
 ]
 
 
@@ -86,7 +86,7 @@ def train(
 ) -> None:
     """Train a classifier.
 
-    The reviews are downloaded and tokenized first if need be.
+    Downloads and tokenizes the reviews first if necessary.
     """
     refuse_beside_resume(context)
     if test and seeds == 1:
@@ -113,7 +113,7 @@ def refuse_beside_resume(context: typer.Context) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if "resume" in passed and passed - {"resume", "as_json"}:
-        raise ConfigError("--resume continues a run with its own config; only --json can be given beside it.")
+        raise ConfigError("--resume continues a run with its own config; only --json goes with it.")
 
 
 def train_one(
@@ -207,7 +207,7 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
         if not corpus.is_stored(config.data):  # nothing is left behind
             if config.data.source == "hub" or is_url(config.data.source):
                 raise ConfigError(
-                    "--dry-run fetches nothing, and these reviews are not stored: download first."
+                    "--dry-run fetches nothing, and these reviews are not stored: download them first."
                 )
             data = config.data.model_copy(update={"data_dir": temporary})
             tried = config.model_copy(update={"data": data})

@@ -1,4 +1,4 @@
-"""Linear models over n-grams: fitted in a minute by scikit-learn, as runs, or as a training's yardstick.
+"""Fits linear models over n-grams with scikit-learn, as runs of their own or beside a training.
 
 Shapes: N reviews, F n-grams, C classes.
 """
@@ -128,7 +128,7 @@ def _regression(
 
 
 def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
-    """By folder, the evaluations of linear runs next to a run that were trained on the same reviews.
+    """Evaluations of the linear runs in the same folder that learnt the same reviews, by their folder.
 
     A run that was not evaluated on this split is evaluated now, in seconds. A damaged run is left out.
     """
@@ -148,21 +148,21 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
 
 
 class Yardstick(BaseModel, extra="forbid", frozen=True):
-    """A linear model (`nb`) on the training reviews of a run, and the run, both on its validation reviews."""
+    """A run compared on validation with a linear model (`nb`) of the same training reviews."""
 
     accuracy: float
     """of the linear model"""
     difference: float
-    """accuracy of the run less that of the linear model"""
+    """accuracy of the run minus that of the linear model"""
     low: float
     high: float
     """95% interval of the difference (`evaluation/compare.py`)"""
 
 
 def conclude(opened: run.Run) -> run.Run:
-    """The run with its temperature fitted and its yardstick written, if validation was held out.
+    """Ends a training: fits the temperature and writes the yardstick, if validation was held out.
 
-    If classes are many or uneven, its evaluation on validation is written as well.
+    If there are many classes or a rare one, it also writes the evaluation on validation. Returns the run.
     """
     if not opened.config.data.validation or opened.info.kind == "encoder":
         return opened

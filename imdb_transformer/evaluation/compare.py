@@ -1,4 +1,4 @@
-"""Comparison of runs: how their configs and scores differ, and whether by more than chance."""
+"""Compares runs: how their configs and scores differ, and whether by more than chance."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -29,7 +29,7 @@ class Pair(BaseModel, extra="forbid", frozen=True):
     p_value: float
     """of McNemar's exact test that neither is right more often (McNemar 1947)"""
     difference: float
-    """accuracy of the second less that of the first"""
+    """accuracy of the second minus that of the first"""
     low: float
     high: float
     """95% interval of the difference: a bootstrap over reviews, the same for both runs (Efron 1979)"""
@@ -72,7 +72,7 @@ def _check_same_reviews(
     same_labels = same_classes and np.array_equal(other.labels, first.labels)
     if other.texts != first.texts or not same_labels:
         part = "labels" if other.texts == first.texts else "reviews"
-        raise DataError(f"{name} and {first_name} have other {part} in {split}: they cannot be compared.")
+        raise DataError(f"{name} and {first_name} have different {part} in {split}: they cannot be compared.")
 
 
 def pair_of(
@@ -83,7 +83,7 @@ def pair_of(
     only_second = int((second_correct & ~first_correct).sum())
     num = len(first_correct)
     shares = np.array([only_first, only_second, num - only_first - only_second]) / num
-    # Resampling reviews means drawing the counts of the three kinds.
+    # Resampling reviews is the same as drawing the counts of the three kinds.
     drawn = np.random.default_rng(0).multinomial(num, shares, NUM_RESAMPLES)
     low, high = np.quantile((drawn[:, 1] - drawn[:, 0]) / num, [0.025, 0.975])
     disagreed = only_first + only_second

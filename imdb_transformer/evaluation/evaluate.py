@@ -1,4 +1,4 @@
-"""Evaluation of a run on a split of its corpus or of another, and calibration of its probabilities.
+"""Evaluates a run on a split of its corpus or of another, and calibrates its probabilities.
 
 Shapes: N reviews, C classes.
 """
@@ -38,7 +38,7 @@ CLEAN = "not in training"
 
 
 class Predictions(NamedTuple):
-    """What runs predict for each review of a split, and their scores."""
+    """The predictions of one or more runs for each review of a split, and their scores."""
 
     evaluation: Evaluation
     texts: list[str]
@@ -48,9 +48,9 @@ class Predictions(NamedTuple):
     predictor: Predictor
     run: run.Run
     file: Path
-    """in the first run, for the evaluation"""
+    """for the evaluation, in the first run"""
     page: Path
-    """in the first run, for the page about it"""
+    """for its page, in the first run"""
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -64,8 +64,8 @@ def evaluate(
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
     Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
-    data_dir, source, text_column, label_column, encoding, bad_rows. Without `split` it is test, or of a table
-    file as `source` the whole file. Raises ConfigError, DataError and RunError.
+    data_dir, source, text_column, label_column, encoding, bad_rows. The default `split` is test; if `source`
+    is a table file, it is the whole file. Raises ConfigError, DataError and RunError.
 
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
     0.9
@@ -82,7 +82,7 @@ def save(predictions: Predictions) -> None:
 
 
 def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
-    """The evaluations that were written into a run, such as `best-test`; those that can be read."""
+    """The readable evaluations in a run whose file has this name, such as `best-test`."""
     evaluations = []
     for path in sorted((opened.reports / "evaluation").glob(f"{name}.json")):
         with suppress(OSError, ValidationError):
@@ -118,14 +118,14 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
 
 
 def split_of(source: str | None, split: str | None) -> str:
-    """The split to measure; of a table file that is another `source`, all. Raises ConfigError."""
+    """The split to measure: by default test, or all of a `source` that is a table. Raises ConfigError."""
     is_file = source is not None and is_table(Path(source)) and not Path(source).is_dir()
     if split not in (None, *SPLITS, ALL):
-        raise ConfigError(f"There is no labelled split {split!r}; choose one of {', '.join(SPLITS)}.")
+        raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
     if split == ALL and source is None:
-        raise ConfigError("--split all is of another --source: a run has learnt its own training reviews.")
+        raise ConfigError("--split all needs another --source: a run has learnt its own training reviews.")
     if is_file and split not in (None, ALL):
-        raise ConfigError(f"{source} is one file, which is measured whole: leave out --split {split}.")
+        raise ConfigError(f"{source} is one file, and is measured whole: leave out --split {split}.")
     return split or (ALL if is_file else "test")
 
 
@@ -148,7 +148,7 @@ def _reviews_of(
         if is_own and stored.content_hash != each.info.corpus_hash:
             raise DataError(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
-                "may hold some of them. To evaluate on it all the same, name it with --source."
+                "may contain some of them. To evaluate on it anyway, name it with --source."
             )
     _check_classes(stored.manifest.classes, config.source, located)
     return encoded.rows_of(config, stored, split), stored
@@ -191,7 +191,7 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
 def _slices(
     texts: list[str], predictor: Predictor, learnt: corpus.Corpus | None
 ) -> dict[str, NDArray[np.bool_]]:
-    """By name, the reviews of each range of lengths, those that were cut or not, and those not `learnt`."""
+    """By name, a mask of reviews: by length, cut or not, and not in the training splits of `learnt`."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:
@@ -214,8 +214,8 @@ def _slices(
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
     """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
 
-    It is 1 if every answer is right. The best temperature would then be zero, and the first error would cost
-    an infinite loss.
+    It is 1 if every prediction is correct. The best temperature would then be zero, and the first error would
+    have an infinite loss.
     """
     if bool((logits.argmax(1) == labels).all()):
         return 1.0

@@ -1,4 +1,4 @@
-"""How good a model is on a split: scores of its log-probabilities.
+"""Scores of a model on a split, computed from its log-probabilities.
 
 Shapes: N reviews, C classes.
 """
@@ -24,7 +24,7 @@ class Score(BaseModel, extra="forbid", frozen=True):
 
 
 class Calibration(BaseModel, extra="forbid", frozen=True):
-    """How far probabilities are from observed frequencies."""
+    """The distance of probabilities from observed frequencies."""
 
     loss: float
     """mean cross-entropy in nats (log loss)"""
@@ -64,13 +64,13 @@ class Evaluation(BaseModel, extra="forbid", frozen=True):
     accuracy_high: float
     """95% interval of the accuracy (Wilson 1927)"""
     f1: float
-    """of the second of two classes; of more classes, the mean (macro F1)"""
+    """of the second of two classes; with more classes, their mean (macro F1)"""
     per_class: dict[str, ClassScore]
     mean_absolute_error: float | None
     """between the predicted and the true class, if the classes are numbers"""
     roc_auc: float | None
-    """area under the ROC curve; of more than two classes, the mean of one against the rest. None if the split
-    lacks a class"""
+    """area under the ROC curve; with more than two classes, the mean of each against the rest. None if the
+    split lacks a class"""
     average_precision: float | None
     """area under the precision-recall curve, likewise"""
     raw: Calibration
@@ -96,7 +96,7 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
 
 
 def is_uneven(labels: NDArray[np.int64], num_classes: int) -> bool:
-    """Whether accuracy alone says little: more than two classes, or one that is rare (under 25%)."""
+    """Whether accuracy alone says little: there are more than two classes, or one has under 25%."""
     counts = np.bincount(labels, minlength=num_classes)
     return num_classes > 2 or bool(counts.min() < 0.25 * len(labels))
 

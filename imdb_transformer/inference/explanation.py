@@ -1,17 +1,18 @@
-"""Which words decided about a review, and what each of its words attended to.
+"""Explains a prediction by its words, and shows what each word attended to.
 
-`explain` divides a review's logit difference among its words.
+`explain` divides a review's logit difference among its words, by one of two methods:
 
-With max-pooling the division is exact. Each pooled channel comes from one position, and the head is linear.
-So the difference of two logits is a sum over positions, plus a bias. But the features of a position also
-depend on its neighbours. The second method, integrated gradients (Sundararajan et al. 2017), follows the
-difference through the encoder to the embeddings. It measures the effect of each word on the path from a blank
-text, whose embeddings are zero, to this text. A bigram's vector counts for its second token.
+- Pooling. Each pooled channel comes from one position, and the head is linear. So the difference of two
+  logits is exactly a sum over positions, plus a bias. But the features of a position also depend on its
+  neighbours.
+- Integrated gradients (Sundararajan et al. 2017) follow the difference through the encoder to the embeddings.
+  They measure the effect of each word on the path from a blank text, whose embeddings are zero, to this text.
+  A bigram's vector counts for its second token.
 
 Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
 pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
 
-`attention` shows the attention weights of a layer and head, by words.
+`attention` returns the attention weights of a layer and head, by words.
 
 Shapes: L length, D model width, C classes, H heads, S steps, W words.
 """
@@ -49,7 +50,7 @@ class WordShare(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Shares and bias sum to the logit difference. A positive difference speaks for `toward`."""
+    """Shares and bias sum to the logit difference, which is positive if `toward` is the likelier class."""
 
     toward: str
     against: str
@@ -68,11 +69,11 @@ class Explanation(NamedTuple):
 
 
 def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> Explanation:
-    """The words that decided about a text. Raises RunError unless the predictor is a single transformer.
+    """The share of each word in a prediction. Raises RunError unless the predictor is a single transformer.
 
-    The logit difference is that of the second and the first class; with more than two classes, of the two
-    largest logits. It is divided by the temperature. With two classes, its logistic function is the
-    probability that `predict` prints.
+    The logit difference is the second class's logit less the first's; with more than two classes, the largest
+    less the second largest. It is divided by the temperature. With two classes, its logistic function is the
+    second class's probability.
     """
     model, classes = only_transformer(predictor.models), predictor.classes
     ids, spans = model.tokenizer.encode_with_spans(text)
@@ -147,7 +148,7 @@ def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[st
     """The words of a text, each with the index of its first character, and for each id that of its word.
 
     `spans` are the characters of each id, as (start, end). An id without characters belongs to an empty word
-    in front of the others. Spaces and break tags stand between words.
+    before the others. Spaces and break tags separate words.
 
     >>> words_of("a dull film", [(0, 1), (2, 4), (4, 6), (7, 11)])[1]
     [0, 1, 1, 2]
@@ -165,7 +166,7 @@ def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[st
 
 
 class Attention(NamedTuple):
-    """(W, W) weights. Row i says how much word i attended to each word; it sums to 1."""
+    """(W, W) weights. Row i has the weight that word i gave to each word; it sums to 1."""
 
     layer: int
     head: int

@@ -27,9 +27,7 @@ EXAMPLE = (3, 70)  # batch size and length: numbers that occur nowhere else in t
 def export(path: Path, output: Path | None = None) -> Path:
     """Writes a run, or one of its checkpoints, as an ONNX file; returns its path.
 
-    By default it is in the run, or in runs/NAME for one that comes with the package.
-
-    Raises ConfigError and RunError.
+    By default it is in the run, or in runs/NAME for a run of the package. Raises ConfigError and RunError.
     """
     try:
         import onnx

@@ -28,7 +28,7 @@ ERRORS_ONLY = 3  # onnxruntime's severities
 
 
 class About(BaseModel, extra="forbid", frozen=True):
-    """What a program needs besides the graph and tokenizer.json, and what `eval` needs."""
+    """The rest of the metadata: what other programs and `eval` need besides graph and tokenizer."""
 
     step: int
     run: RunInfo
@@ -76,7 +76,7 @@ class ExportedModel:
         except RunError as error:
             raise RunError(f"{path} is damaged: {error}") from None
         except Exception as error:  # onnxruntime's errors derive from Exception alone
-            raise RunError(f"{path} is no ONNX model: {' '.join(str(error).split())[:120]}.") from None
+            raise RunError(f"{path} is not an ONNX model: {' '.join(str(error).split())[:120]}.") from None
         loaded = cls(session, tokenizer, about)
         loaded._check_graph(path)
         return loaded

@@ -1,4 +1,4 @@
-"""A causal language model writes text: each token is drawn from what the model expects after those before it.
+"""Writes text with a causal language model: each token is sampled from the model's prediction.
 
 Shapes: L length, V vocabulary.
 """
@@ -26,7 +26,7 @@ def load(path: Path, *, device: str = "auto") -> tuple[LanguageModel, Tokenizer,
     config = opened.config
     if opened.info.kind != "encoder" or config.pretrain.objective != "causal":
         raise RunError(
-            f"{path} does not write text: it was not trained to guess the next token. Such a run is made by: "
+            f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
             "imdb-tx pretrain --config pretrain.toml --set pretrain.objective=causal"
         )
     # With the number of threads of this process, not of the run's training.
@@ -46,10 +46,10 @@ def write(
     model: LanguageModel, tokenizer: Tokenizer, hardware: Hardware, prompt: str = "", *, num_tokens: int,
     temperature: float = 1.0, top_k: int = 0, seed: int = 0,
 ) -> Iterator[str]:  # fmt: skip
-    """The prompt, then word by word what the model writes after it; joined they are the text.
+    """The prompt, then the words that the model writes after it. Joined, they are the text.
 
-    The same arguments give the same text. A `temperature` of 0 takes the likeliest token each time, and
-    `top_k` draws from the k likeliest (0: from all). The model reads as many tokens as a review may have.
+    The same arguments give the same text. A `temperature` of 0 takes the likeliest token each time. `top_k`
+    samples from the k likeliest (0: from all). The model reads as many tokens as a review may have.
     """
     if not 0 <= temperature < math.inf:
         raise ConfigError(f"A temperature is 0 or more, not {temperature:g}.")
@@ -81,7 +81,7 @@ def next_logits(model: LanguageModel, ids: list[int], max_length: int, hardware:
 
 
 def draw(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """An id at random, as likely as softmax(logits / temperature) says, of the `top_k` likeliest if not 0."""
+    """A random id with the probabilities softmax(logits / temperature), of the `top_k` likeliest if not 0."""
     if not temperature:
         return int(logits.argmax())
     if top_k:

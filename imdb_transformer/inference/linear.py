@@ -1,4 +1,4 @@
-"""A linear model over n-grams of words: texts to logits. `evaluation/baseline.py` fits it.
+"""A linear model over n-grams of words. `evaluation/baseline.py` fits it.
 
 Shapes: N texts, F n-grams, C classes, or 1 for the second of two.
 """

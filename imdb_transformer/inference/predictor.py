@@ -78,7 +78,7 @@ class Predictor:
     def __init__(self, models: Sequence[Model], *, threshold: float | None = None) -> None:
         self.models, self.classes, self.threshold = models, models[0].classes, threshold
         if threshold is not None and len(self.classes) != 2:
-            raise ConfigError(f"A threshold needs two classes, and here are {len(self.classes)}.")
+            raise ConfigError(f"A threshold needs two classes, and there are {len(self.classes)}.")
 
     @classmethod
     def load(
@@ -87,10 +87,10 @@ class Predictor:
     ) -> Self:  # fmt: skip
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "auto" uses a GPU if there is one, "cpu" does not. `exact`: in fp32, also where bf16 would
-        be faster. `few`: in fp32 too, for a few texts, without torch, which takes longer to import than they
-        take. `threshold`: the probability from which the second of two classes is predicted; without it the
-        more probable one is. Raises RunError and ConfigError.
+        `device`: "auto" uses a GPU if there is one, and "cpu" does not. `exact`: compute in fp32 even if bf16
+        is faster. `few`: for a few texts, compute in fp32 without torch, which takes longer to import than
+        they take. `threshold`: the probability from which the second of two classes is predicted; without it,
+        the more probable class. Raises RunError and ConfigError.
         """
         models = [load_model(Path(path), device, exact=exact, few=few) for path in paths]
         for path, model in zip(paths, models, strict=True):
@@ -110,9 +110,9 @@ class Predictor:
     ) -> Prediction | Iterator[Prediction]:
         """The prediction for a text. For several texts, an iterator of their predictions, in order.
 
-        The iterator is a stream: texts are read and predicted `chunk` at a time while you take its items, and
-        there may be more of them than memory holds. `list(predictor(texts))` makes a list.
-        Raises TypeError if a text is not a str.
+        The iterator is a stream: it reads and predicts `chunk` texts at a time while you take its items. The
+        texts need not fit in memory. `list(predictor(texts))` makes a list. Raises TypeError if a text is not
+        a str.
         """
         if isinstance(texts, str):
             return next(self([texts]))
@@ -159,11 +159,11 @@ class Predictor:
 
 
 def _texts_of(texts: object) -> Iterator[str]:
-    """The texts, one by one. Raises TypeError if there is something else, at once or when it comes."""
+    """The texts, one by one. Raises TypeError for anything else, at once or when it comes."""
     if hasattr(texts, "columns"):  # iterating over a DataFrame gives the names of its columns
         raise TypeError("A whole table was passed; pass its column of texts, such as frame['text'].")
     if not isinstance(texts, Iterable):
-        raise TypeError(f"Texts are a str or several of them, not {reprlib.repr(texts)}.")
+        raise TypeError(f"Texts must be a str or an iterable of them, not {reprlib.repr(texts)}.")
     return map(_checked, texts, count(1))
 
 
@@ -171,7 +171,7 @@ def _checked(text: object, number: int) -> str:
     if isinstance(text, str):
         return text
     shown = reprlib.repr(text)
-    is_missing = shown in ("None", "nan", "<NA>", "NaT")  # as pandas has it
+    is_missing = shown in ("None", "nan", "<NA>", "NaT")  # pandas' missing values
     hint = "leave missing texts out, or fill them with ''" if is_missing else "each text must be a str"
     raise TypeError(f"Text {number} is {shown}: {hint}.")
 
@@ -213,7 +213,7 @@ def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bo
 def locate(path: Path) -> tuple[run.Run, Path]:
     """The run and checkpoint that a path names.
 
-    Of an exported file it is the run that the file was made from, in the file's folder, and the file.
+    For an exported file: the run that it was made from, with the file's folder, and the file.
     """
     if not _is_exported(path):
         return run.locate(path)
@@ -222,7 +222,7 @@ def locate(path: Path) -> tuple[run.Run, Path]:
 
 
 def identity_of(path: Path) -> str:
-    """A name and a hash. They differ for models whose predictions may differ. Raises RunError."""
+    """A name and a hash, which differ if predictions may differ. Raises RunError."""
     if _is_exported(path):
         return f"{path.name} {sha256_of(path)}"
     opened, folder = run.locate(path)
@@ -234,11 +234,11 @@ def _is_exported(path: Path) -> bool:
 
 
 def unfamiliar(predictor: Predictor, paths: Sequence[Path], texts: Sequence[str]) -> list[str]:
-    """The texts of whose words one of the runs has read few."""
+    """The texts whose words one of the runs hardly knows."""
     indices: set[int] = set()
     for path, model in zip(paths, predictor.models, strict=True):
         tokenizer = getattr(model, "tokenizer", None)
-        if tokenizer is not None and not _is_exported(path):  # an exported file does not say
+        if tokenizer is not None and not _is_exported(path):  # not of an exported file
             usual = run.locate(path)[0].info.characters_per_piece
             indices |= {i for i, text in enumerate(texts) if tokenizer.knows_few_words([text], usual)}
     return [texts[i] for i in sorted(indices)]

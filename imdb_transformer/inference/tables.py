@@ -1,4 +1,4 @@
-"""Predicts a file of reviews into another file, in bounded memory. An interrupted prediction can resume."""
+"""Writes the predictions of a file of reviews to another file, in bounded memory. Can be resumed."""
 
 import json
 import shutil
@@ -41,8 +41,8 @@ def open_reviews(
 ) -> tuple[pa.Schema, Part]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
-    In a text file or a pipe each line is a review. In a table, a row without text is as bad as a malformed.
-    `bad_row` and `file` are those of `open_table`. Raises ConfigError and DataError.
+    In a text file or a pipe each line is a review. In a table, a row without text is a bad row. `bad_row` and
+    `file` are those of `open_table`. Raises ConfigError and DataError.
     """
     if file is None and not path.exists():
         raise DataError(f"There is no file {path}.")
@@ -63,7 +63,7 @@ def open_reviews(
 def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, force: bool = False) -> None:
     """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file.
 
-    Without `force`, also if it is the file `source` that the rows come from.
+    Without `force`, it also refuses to replace the file `source` of the rows.
     """
     suffix, problem = path.suffix.lower(), ""
     twice = [name for name in schema.names if schema.names.count(name) > 1]
@@ -88,9 +88,9 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
 
 
 def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
-    """The columns of an input, then those of predictions; they replace input columns of the same name.
+    """The columns of an input, then those of the predictions, which replace columns of the same name.
 
-    Each of `classes` has a column with its probability.
+    Each of `classes` gets a column with its probability.
     """
     added = ADDED | {f"probability_{name}": pa.float64() for name in classes}
     return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
@@ -139,7 +139,7 @@ def describe_call(
     predictor: Predictor, paths: Sequence[Path], input_file: Path, reading: Mapping[str, str],
     classes: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything that the predictions of a file depend on. `reading` says how the file is read."""
+    """Everything that the predictions of a file depend on; `reading` has the options of its format."""
     status = input_file.stat() if input_file.is_file() else None
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
@@ -163,7 +163,7 @@ def write_predictions(
     done, the output is written from them and the folder is removed. With `resume`, parts that an earlier call
     saved are not predicted again.
 
-    Yields after each part whether it was predicted now, and the number of rows done. Raises ConfigError if
+    After each part, yields whether it was predicted now, and the number of rows so far. Raises ConfigError if
     the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
     is damaged.
     """

@@ -1,4 +1,4 @@
-"""The tokenizer and the classifier of a run: texts to logits.
+"""Turns texts into logits with the tokenizer and the classifier of a run.
 
 Shapes: N reviews, C classes.
 """

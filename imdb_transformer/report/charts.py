@@ -1,7 +1,7 @@
-"""Charts as SVG text: curves, and dots with intervals. The page's style gives colours and type.
+"""Charts as SVG text: curves, and dots with intervals. The page's style sets colours and fonts.
 
-A chart is drawn in units of about a pixel on a phone, and scaled to its column. A point shows its value when
-a mouse rests on it.
+A unit of a chart is about a pixel on a phone. The chart is scaled to its column. A point shows its value
+under the mouse.
 """
 
 import html
@@ -46,8 +46,8 @@ def curves(
 ) -> str:  # fmt: skip
     """An SVG of curves over the axes `x` and `y`, and a dotted diagonal from `diagonal` to 1.
 
-    Without a range an axis starts at zero. `y_range` is widened to round numbers. Values are shown with so
-    many `digits` after the point.
+    Without a range an axis starts at zero. `y_range` is widened to round numbers. Values are shown with
+    `digits` digits after the point.
     """
     xs, ys = zip(*(point for curve in drawn for point in curve.points), strict=True)
     x_low, x_high = x_range or (0, max(1, *xs))
@@ -81,7 +81,7 @@ def curves(
 
 
 def dots(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
-    """An SVG of a row for each name, with a note below it: values as numbers, and as dots on intervals."""
+    """An SVG with a row for each name and its note: values as numbers, and as dots on intervals."""
     marks = ticks(100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100)
     height = ROW * len(rows) + BOTTOM
 
@@ -119,7 +119,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers at like distances from at most `low` to at least `high`.
+    """Evenly spaced round numbers, from at most `low` to at least `high`.
 
     >>> ticks(0, 361), ticks(94.2, 96.7)
     ([0.0, 100.0, 200.0, 300.0, 400.0], [94.0, 94.5, 95.0, 95.5, 96.0, 96.5, 97.0])
@@ -151,7 +151,7 @@ def _curve(curve: Curve, places: list[Point], title: str) -> str:
 
 
 def _labels(labelled: Sequence[tuple[Point, str]]) -> list[str]:
-    """Values above their places, the lowest first, and each moved up if it would cover one before."""
+    """Values above their points, from the lowest up. A value moves up if it would cover another."""
     labels, level = [], math.inf
     for (x, y), value in sorted(labelled, key=lambda each: -each[0][1]):
         level = min(y - 8, level - LABEL_DISTANCE)

@@ -1,4 +1,4 @@
-"""How good runs are: tables for the terminal and for pages, and a run's model card.
+"""Scores of runs: tables for the terminal and for pages, and a run's model card.
 
 The card is README.md with a YAML head, as the Hugging Face hub reads it. With it a run's folder is a complete
 repository of the hub (Mitchell et al. 2019, "Model Cards for Model Reporting";
@@ -75,7 +75,7 @@ def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """How configs differ, the scores, and how accuracies differ."""
+    """Differences of the configs, scores, and differences of the accuracies."""
     differences = [[key, *map(str, values)] for key, values in comparison.differences.items()]
     pairs = [
         [
@@ -121,7 +121,7 @@ def write_card(opened: run.Run) -> None:
 
 
 def card(opened: run.Run, evaluation: Evaluation) -> str:
-    """The card as Markdown, with this evaluation and those of other reviews."""
+    """The card as Markdown, with this evaluation and those on other reviews."""
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, beside = config.model, yardstick_of(opened.folder)
@@ -180,7 +180,7 @@ def _rows(rows: Sequence[Row]) -> str:
 
 
 def _last(path: str) -> str:
-    """The last part of a path: a card is for others, who do not have these folders."""
+    """The last part of a path. Readers of a card do not have the other folders."""
     return _plain(Path(path).name)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a page, each with a sentence that says what it shows.
+"""Figures of a page, each with a description.
 
 Shapes: N reviews, C classes.
 """
@@ -15,7 +15,7 @@ from imdb_transformer.report import charts
 from imdb_transformer.report.charts import Curve, Estimate
 from imdb_transformer.report.layout import heat_table
 
-NUM_MEANS = 50  # of a curve of training: a point is the mean of a fiftieth of the steps
+NUM_MEANS = 50  # points of a training curve, each the mean of a fiftieth of the steps
 NUM_POINTS = 200  # of a ROC curve; more do not show
 
 Metrics = Sequence[dict[str, Any]]
@@ -91,7 +91,7 @@ def accuracies(by_run: Mapping[str, Metrics]) -> Drawing | None:
 
 
 def _drawn(by_run: Mapping[str, Metrics]) -> list[str]:
-    """The names of the colours; that of a run without a curve, such as a linear model, is empty."""
+    """The names of the colours. A run without a curve, such as a linear model, has an empty name."""
     return [name if metrics else "" for name, metrics in by_run.items()]
 
 

@@ -1,6 +1,6 @@
-"""How results are laid out: tables as text and as HTML, numbers for people, and pages.
+"""Layout of results: tables as text and as HTML, readable numbers, and pages.
 
-A page stands alone: it fetches nothing, and reads well on a phone and in the dark.
+A page is one file that fetches nothing. It is readable on a phone and in dark mode.
 """
 
 import html
@@ -11,7 +11,7 @@ from pathlib import Path
 from imdb_transformer.errors import ConfigError
 
 Row = Sequence[object]
-NUMBER = r"[-+]?\d|-$"  # how a cell begins whose column is set to the right
+NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">{refresh}
@@ -65,7 +65,7 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def heat_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """A square table of counts, each with its share of the row, which also is its shade."""
+    """A square table of counts. Each cell shows its share of the row, and is shaded by it."""
     head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in names)
     body = []
     for name, row in zip(names, counts, strict=True):
@@ -114,7 +114,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """The text in one line, cut at a word's end if it is longer than `length` characters.
+    """The text in one line, cut at the end of a word if it is longer than `length` characters.
 
     >>> shortened("a long and winding review", 15)
     'a long and…'
@@ -133,7 +133,7 @@ def check_page(path: Path) -> None:
 
 
 def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_seconds: int = 0) -> None:
-    """Writes a page of HTML sections under a title. A browser loads it again every `refresh_seconds`."""
+    """Writes a page of HTML sections. A browser reloads it every `refresh_seconds`, if not 0."""
     from imdb_transformer.store.files import write_whole  # with pydantic, which --help does not need
 
     page = PAGE.format(
@@ -146,12 +146,12 @@ def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_secon
 
 
 def text_beside(name: str) -> str:
-    """A file of this folder, such as the style of all pages."""
+    """The text of a file in this folder, such as the style sheet."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def tiles(scores: Sequence[tuple[str, str]]) -> str:
-    """The main numbers. What stands in brackets is shown smaller."""
+    """The main numbers. Text in brackets is smaller."""
     each = []
     for name, score in scores:
         value, _, note = score.partition(" (")

@@ -29,7 +29,7 @@ REFRESH_SECONDS = 10  # while the run is training
 
 
 def watched(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
-    """The steps of a training. The run's page is written after the first, each validation and the end."""
+    """The steps of a training. Writes the run's page after the first, each validation and the last."""
     update = None
     try:
         for update in steps:
@@ -42,7 +42,7 @@ def watched(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
 
 
 def write_training(folder: Path, num_steps: int) -> Path:
-    """Writes the page of a run that is training, or was: how far it is, and its curves."""
+    """Writes the page of a training, running or ended: its progress and its curves."""
     opened, _ = run.locate(folder)
     so_far, status = result_of(folder), opened.info.status
     left, is_running = "", status == "running"
@@ -139,11 +139,11 @@ def _figures(predictions: Predictions) -> list[figures.Drawing | None]:
 
 
 def _yardstick(opened: run.Run) -> list[str]:
-    """How the run stands beside the linear model that its training ended with."""
+    """The comparison with a linear model, from the end of the training."""
     if (measured := yardstick_of(opened.folder)) is None:
         return []
-    told = summaries.yardstick(measured, str(opened.folder))
-    return ["<h2>Beside a linear model, on validation</h2>", f"<p>{html.escape(told)}</p>"]
+    text = summaries.yardstick(measured, str(opened.folder))
+    return ["<h2>Beside a linear model, on validation</h2>", f"<p>{html.escape(text)}</p>"]
 
 
 def _origin(opened: run.Run) -> list[str]:

@@ -43,7 +43,7 @@ def as_html(
     prediction: "Prediction", why: "Explanation | None", attention: "Attention | None",
     heads: "Sequence[Attention]",
 ) -> str:  # fmt: skip
-    """The same as a section of a page, which shows `attention` until another of `heads` is chosen."""
+    """The same as a section of a page. It shows `attention` until another of `heads` is chosen."""
     answer = f"{html.escape(prediction.label)} <small>{prediction.probability:.4f}</small>"
     parts = [f"<h2>{answer}</h2>"]
     if why is None:
@@ -100,7 +100,7 @@ def _answer(prediction: "Prediction") -> str:
 
 
 def _sums(explanation: "Explanation") -> tuple[float, float]:
-    """The shares of words for `toward`, and of those against it, each above zero."""
+    """The summed shares of the words for `toward`, and of those against it, both positive."""
     shares = [word.share for word in explanation.words]
     return sum(share for share in shares if share > 0), sum(-share for share in shares if share < 0)
 

@@ -1,4 +1,4 @@
-"""Results of downloading, tokenizing and training: every function returns the lines to print."""
+"""Results of commands as text: each function returns the lines to print."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -93,9 +93,9 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
 
 
 def progress(update: "Update") -> str:
-    """One line for each checkpoint: scores on validation, or without that, losses of the last step.
+    """One line for each checkpoint: scores on validation, or without validation, losses of the last step.
 
-    A second line has what a causal model writes.
+    A second line shows text of a causal model.
     """
     validation = update.validation
     if validation is not None:
@@ -123,7 +123,7 @@ def result(ended: "TrainingResult") -> str:
 
 
 def classes(per_class: "Mapping[str, ClassScore]") -> str:
-    """Macro F1 and a table of the classes; of many, those with the lowest F1."""
+    """Macro F1 and a table of the classes; if there are many, of those with the lowest F1."""
     from imdb_transformer.report.evaluations import class_table
 
     worst = sorted(per_class.items(), key=lambda item: item[1].f1)[:MAX_CLASSES]
@@ -143,7 +143,7 @@ def beside(measured: "Yardstick") -> str:
 
 
 def yardstick(measured: "Yardstick", folder: str) -> str:
-    """How a run compares with a linear model; if that is better, also the command that makes it."""
+    """How a run compares with a linear model. If that is better, also the command that fits it."""
     line = beside(measured)
     if measured.difference >= 0:
         return line
@@ -181,7 +181,7 @@ def baseline(made: "Baseline") -> str:
 
 
 def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
-    """What `imdb-tx runs` prints: a table, how to continue what was interrupted, runs of the package."""
+    """What `imdb-tx runs` prints: a table, commands that continue runs, and the runs of the package."""
     from imdb_transformer.store.run import COMMANDS, INFO, SHIPPED
 
     package = f"with the package: {', '.join(sorted(path.parent.name for path in SHIPPED.glob(f'*/{INFO}')))}"

@@ -1,4 +1,4 @@
-"""Output to the terminal. Control characters are spelt out, as text from files may contain them."""
+"""Output to the terminal. Control characters are spelt out, because text from files may contain them."""
 
 import io
 import os
@@ -20,7 +20,7 @@ class SafeStream(io.TextIOWrapper):
     @classmethod
     def over(cls, stream: io.TextIOWrapper) -> "SafeStream":
         """Wraps a stream, which stays usable as `beneath`."""
-        stream.reconfigure(errors="backslashreplace")  # an old terminal shows the number of an emoji
+        stream.reconfigure(errors="backslashreplace")  # characters that the encoding lacks
         safe = cls(
             stream.buffer, stream.encoding, stream.errors,
             line_buffering=stream.line_buffering, write_through=stream.write_through,
@@ -35,9 +35,10 @@ class SafeStream(io.TextIOWrapper):
 
 
 def guard() -> None:
-    """Makes stdout and stderr safe streams. A stream that the caller closed leads nowhere.
+    """Makes stdout and stderr safe streams. A stream that the caller closed becomes /dev/null.
 
-    That also takes its number: the next file to be opened would get it, and what others print.
+    This also takes its file number. Otherwise the next file to be opened would get the number, and with it
+    the output of libraries.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -2,10 +2,10 @@
 
 A checkpoint is a folder of
 model.safetensors      the weights to predict with
-training.safetensors   in `last` and `previous`: the optimiser's moments, and raw weights beside averaged ones
+training.safetensors   in `last` and `previous`: moments of the optimiser, raw weights if there are averages
 checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 
-Weights that travel with the package are `quantized`: embeddings in 8 bits, other matrices in 16.
+Weights in the package are `quantized`: embeddings to 8 bits, other matrices to 16.
 """
 
 import os

@@ -61,9 +61,9 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 @contextmanager
 def errors_name(path: Path, *aliases: Path) -> Iterator[None]:
-    """Adds `path` to errors that name no file, and puts it in the place of `aliases`.
+    """Adds `path` to errors that name no file, and replaces `aliases` by it.
 
-    The system does not name the file when the disk is full.
+    When the disk is full, the system does not name the file.
     """
     try:
         yield
@@ -77,7 +77,7 @@ def errors_name(path: Path, *aliases: Path) -> Iterator[None]:
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` on success. A crash leaves `path` as it was.
 
-    The new file gets the mode of the old one. If `path` is a symlink, its target is replaced.
+    The new file gets the mode of the old one. If `path` is a symlink, the target is replaced.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     with _temporary(target, Path.touch) as temporary:
@@ -138,13 +138,13 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
 
 
 def current_folder(path: Path, *, former: Path | None = None) -> Path:
-    """The folder that `whole_folder` wrote to `path`. It has another name while it is being replaced."""
+    """The folder that `whole_folder` wrote to `path`; while it is replaced, it has another name."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
 
 
 def is_settled(path: Path) -> bool:
-    """Whether the folder exists and no `whole_folder` without `former` is replacing it, or died doing so."""
+    """Whether a folder exists and is not being replaced by a `whole_folder` without `former`."""
     return path.exists() and not _old_name(path).exists()
 
 
@@ -188,10 +188,10 @@ def _make_locked(path: Path, host: str, make: Callable[[Path], object]) -> tuple
 def _remove_abandoned(path: Path, host: str) -> None:
     """Removes the temporary files and folders of `path` whose writers are dead.
 
-    Other machines may not see a lock, and some file systems have none. There, a week must pass.
+    Other machines may not see a lock, and some file systems have no locks. Then a week must pass.
     """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.{'[0-9a-f]' * 8}.tmp"):
-        with suppress(OSError):  # it has just gone, or belongs to somebody else
+        with suppress(OSError):  # it has just been removed, or belongs to another user
             descriptor = _open(left)
             is_free = take(descriptor)
             is_old = time.time() - os.fstat(descriptor).st_mtime > WEEK_SECONDS

@@ -1,6 +1,6 @@
 """Locks between the processes of one machine. The system drops the lock of a process that dies.
 
-These are the locks of `flock`. A network file system may show them to one machine only, or have none.
+They use `flock`. On a network file system, other machines may not see them, or there may be none.
 """
 
 import errno
@@ -16,9 +16,9 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK, errno.
 
 
 def take(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Takes the lock of an open file or folder. Returns whether it was free, or None without locks.
+    """Takes the lock of an open file or folder. Returns whether it was free; None if there are no locks.
 
-    With `wait`, it returns once the lock is taken.
+    With `wait`, it returns when the lock is taken.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +50,7 @@ def locked(folder: Path) -> Iterator[None]:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Lets one process of this machine at a time make or replace `path`; the others wait.
 
-    It locks an empty file beside `path`, which goes at the end. Does nothing if the file system has no locks.
+    It locks an empty file beside `path` and removes it at the end. Does nothing without locks.
     """
     file = path.with_name(f".{path.name}.lock")
     descriptor = _wait_for(file)

@@ -1,7 +1,7 @@
-"""`metrics.jsonl` of a run: one JSON object a step and a validation, in order.
+"""`metrics.jsonl` of a run: one JSON object for each step and each validation, in order.
 
-Lines are appended. It is the only file of a run that a crash may leave with half a line at its end. With
-`train.tensorboard` the numbers are also written for TensorBoard, into `tensorboard/`.
+Lines are appended, so a crash may leave half a line at the end. With `train.tensorboard` the numbers are also
+written for TensorBoard, into `tensorboard/`.
 """
 
 import json

@@ -1,14 +1,14 @@
-"""A run directory: everything that one training made. Moved to another machine, it still predicts.
+"""A run directory: everything that a training writes. It still predicts when moved to another machine.
 
 config.toml        the whole resolved config
 tokenizer.json     text to ids (a linear model: ngrams.txt)
 run.json           kind, status, classes, hashes (`RunInfo`)
 environment.json   versions, hardware, command line
-metrics.jsonl      one JSON object a step and a validation
+metrics.jsonl      one JSON object for each step and each validation
 soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
 checkpoints/best   the weights to use
 checkpoints/last   `--resume` continues from it;  checkpoints/previous   the checkpoint before it
-evaluation/        what `imdb-tx eval` measured, a JSON file a split
+evaluation/        results of `imdb-tx eval`, a JSON file for each split
 """
 
 import json
@@ -73,7 +73,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
 
 
 class Vocabulary(Protocol):
-    """A tokenizer, or a linear model's n-grams. The hash differs whenever some text may become other ids."""
+    """A tokenizer, or a linear model's n-grams. The hash changes if some text may get other ids."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -101,7 +101,7 @@ class Run(NamedTuple):
 
     @property
     def reports(self) -> Path:
-        """Folder for what is written about a run: its own; runs/NAME for one that comes with the package."""
+        """Folder for reports about a run: the run's; for a run of the package, runs/NAME."""
         return Path("runs") / self.folder.name if self.is_shipped else self.folder
 
     def checkpoint(self, name: CheckpointName) -> Path:
@@ -110,7 +110,7 @@ class Run(NamedTuple):
         return current_folder(self.checkpoints / name, former=former)
 
     def temperature_of(self, checkpoint: Path) -> float:
-        """Divides a checkpoint's logits. It is fitted for `best` only; `last` is a state of training."""
+        """The divisor of a checkpoint's logits. It is fitted for `best` only, and 1 for the others."""
         return self.info.temperature if checkpoint.name.strip(".").startswith("best") else 1.0
 
     def with_status(self, status: Status) -> "Run":
@@ -125,7 +125,7 @@ class Run(NamedTuple):
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError if a folder is not empty, or cannot be replaced by a run's folder."""
+    """Raises RunError if a folder is not empty, or if a run's folder cannot replace it."""
     if folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
@@ -165,7 +165,7 @@ def create(
 
 
 def _environment(hardware: str) -> dict[str, Any]:
-    """Where and by what a run was made."""
+    """Command, hardware, platform and versions of a run."""
     versions = {}
     for name in VERSIONED:
         try:
@@ -177,12 +177,12 @@ def _environment(hardware: str) -> dict[str, Any]:
 
 
 def open_info(folder: Path) -> RunInfo:
-    """What the run in a folder is. Raises RunError if there is no run, or if run.json is damaged."""
+    """The `run.json` in a folder. Raises RunError if it is missing or damaged."""
     path = folder / INFO
     try:
         return read_json(path, RunInfo)
     except FileNotFoundError:
-        raise RunError(f"{folder} is no run: it has no {INFO}.") from None
+        raise RunError(f"{folder} is not a run: it has no {INFO}.") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
@@ -190,7 +190,7 @@ def open_info(folder: Path) -> RunInfo:
 
 
 def open_run(folder: Path) -> Run:
-    """The run in a folder, or, if there is no such folder, the run of this name that comes with the package.
+    """The run in a folder. If the folder does not exist, the run of the package with this name.
 
     Raises RunError if there is no run, or if it is damaged.
     """

@@ -1,4 +1,4 @@
-"""Upkeep of runs: how they stand, what they need no more, and whether their files are whole."""
+"""Lists runs, deletes checkpoints that they no longer need, and checks their files."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class RunSummary(BaseModel):
     """of its reviews"""
     kind: Kind
     status: str
-    """as in run.json; `killed` if it says `running` and no process is at it"""
+    """as in run.json; `killed` if that is `running` and no process has the run"""
     step: int
     """of the last checkpoint"""
     validation_accuracy: float | None
@@ -32,7 +32,7 @@ class RunSummary(BaseModel):
 
 
 def runs_in(folder: Path) -> list[RunSummary]:
-    """The runs below a folder, the one that began last at the end. A damaged one is left out."""
+    """The runs below a folder, oldest first. A damaged one is left out."""
     listed = []
     for path in folder.glob(f"*/{run.INFO}"):
         with suppress(RunError):
@@ -60,13 +60,13 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
 def _summary(opened: run.Run) -> RunSummary:
     info = opened.info
     counters: dict[str, Any] = {}
-    for folder in (opened.checkpoint("best"), opened.checkpoint("last")):  # the last has come farthest
+    for folder in (opened.checkpoint("best"), opened.checkpoint("last")):  # `last` is the later one
         with suppress(RunError):
             counters = checkpoint.read_meta(folder, tokenizer_hash=info.tokenizer_hash).counters or counters
     best = counters.get("best") if info.kind == "classifier" else None
     status: str = info.status
     if status == "running":
-        with suppress(RunError), locked(opened.folder):  # otherwise a process is at it
+        with suppress(RunError), locked(opened.folder):  # RunError: a process has the run
             status = "killed"
     return RunSummary(
         run=str(opened.folder), started=info.started, source=opened.config.data.source, kind=info.kind,
@@ -80,9 +80,9 @@ def _num_bytes(folder: Path) -> int:
 
 
 def verify(folder: Path) -> dict[str, str]:
-    """Each part of a run, and what is wrong with it: an empty text if it is whole.
+    """Each part of a run, with a sentence about its damage. The sentence is empty if the part is whole.
 
-    Raises RunError if the folder is no run, or if its run.json or config.toml is damaged, and
+    Raises RunError if the folder is not a run, or if its run.json or config.toml is damaged, and
     PermissionError if a file may not be read.
     """
     opened = run.open_run(folder)
