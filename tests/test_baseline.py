@@ -80,7 +80,7 @@ LABELS = np.array([0, 0, 1, 1, 2, 2] * 3)
 
 
 @pytest.mark.parametrize("weighting", KINDS)
-def test_three_classes_are_told_apart(weighting: Weighting) -> None:
+def test_three_classes_are_distinguished(weighting: Weighting) -> None:
     model = fit(weighting, COLOURS, LABELS, num_classes=3)
     assert model.logits(["a red thing", "a blue one", "green !"]).argmax(1).tolist() == [0, 1, 2]
 
@@ -116,7 +116,7 @@ def test_texts_without_a_common_ngram_are_refused() -> None:
         fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)
 
 
-def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
+def test_a_training_ends_with_a_comparison_with_a_linear_model(
     tiny: Callable[..., Config], tmp_path: Path
 ) -> None:
     ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
@@ -134,7 +134,7 @@ def test_a_training_ends_beside_the_linear_model_of_the_same_reviews(
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 
 
-def test_the_line_says_which_command_makes_a_linear_model_that_is_better() -> None:
+def test_the_comparison_names_the_command_that_fits_a_better_linear_model() -> None:
     better = Yardstick(accuracy=0.8, difference=0.0123, low=-0.001, high=0.02)
     told = summaries.yardstick(better, "runs/a b")
     assert "80.00%; the difference is +1.23 points (95% interval -0.10 to +2.00)" in told

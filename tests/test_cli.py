@@ -94,7 +94,7 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert not (tmp_path / "data").exists()  # nor was anything imported
 
 
-def test_a_dry_runs_time_holds_an_update_for_each_step(
+def test_the_time_of_a_dry_run_includes_an_update_for_each_step(
     config_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 0.0, 2.0])  # to learn a batch, to predict one, to update the weights
@@ -250,7 +250,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
         (["predict", "a", "--run", "."], 4, "no run"),
     ],
 )
-def test_a_users_mistake_gets_a_sentence_and_its_exit_code(
+def test_a_users_mistake_gets_an_error_message_and_its_exit_code(
     tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (tmp_path / "empty.csv").write_text("")
@@ -291,7 +291,7 @@ def test_a_disk_that_fails_exits_with_6_and_a_sentence(config_path: Path, number
     assert not folder.exists()  # a run begins with its first checkpoint
 
 
-def test_lines_of_a_pipe_are_answered_before_it_ends_and_bad_ones_are_skipped(trained: Path) -> None:
+def test_lines_of_a_pipe_are_predicted_before_it_ends_and_bad_ones_are_skipped(trained: Path) -> None:
     options = ["--run", str(trained), "--bad-rows", "skip"]
     for arguments in (["-"], ["--input", "-"]):
         command = [sys.executable, "-m", "imdb_transformer", "predict", *arguments, *options]
@@ -345,7 +345,7 @@ def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path) -> N
     assert "predicted_label" in path.read_text()
 
 
-def test_what_is_wrong_with_reviews_is_a_line_on_stderr(config_path: Path, tmp_path: Path) -> None:
+def test_warnings_about_reviews_are_lines_on_stderr(config_path: Path, tmp_path: Path) -> None:
     rows = "".join(f"a film {i};{('bad', 'good')[i % 2]}\r\n" for i in range(60))
     (tmp_path / "w.csv").write_bytes(f"Körper;Sterne\r\n{rows}torn\r\n".encode("cp1252"))
     keys = ["source=w.csv", "text_column=Körper", "label_column=Sterne", "encoding=cp1252", "bad_rows=skip"]
@@ -386,7 +386,7 @@ def test_unwritable_stdout_ends_with_a_documented_code(trained: Path, target: st
 
 @pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["verify", "predict --explain good --run", "predict - --run", "--help"])
-def test_a_closed_stream_leads_nowhere(trained: Path, command: str, closed: str) -> None:
+def test_a_closed_standard_stream_becomes_dev_null(trained: Path, command: str, closed: str) -> None:
     run_path = "" if command == "--help" else trained
     ended = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m imdb_transformer {command} {run_path} {closed}"],
@@ -500,7 +500,7 @@ def test_the_demo_learns_its_grammar(tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in lines.splitlines()] == ["neg", "pos"]
 
 
-def test_training_says_its_folder_and_hardware_once(config_path: Path, tmp_path: Path) -> None:
+def test_training_prints_its_folder_and_hardware_once(config_path: Path, tmp_path: Path) -> None:
     shown = imdb_tx(
         "train", "--config", config_path, "--run-dir", tmp_path / "run", "--set", "train.epochs=1"
     )

@@ -103,7 +103,7 @@ def test_a_process_may_have_nothing_to_do_in_a_step(runs: dict[int, Path], tmp_p
     assert_same_steps(tmp_path / "1", tmp_path / "2")
 
 
-def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
+def test_pretraining_by_two_processes_can_be_stopped_by_sigterm_and_resumed(
     runs: dict[int, Path], tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
@@ -122,7 +122,9 @@ def test_pretraining_by_two_processes_is_stopped_by_sigterm_and_goes_on(
     assert run.open_run(path).info.status == "finished"
 
 
-def test_when_one_is_killed_all_end_and_another_number_goes_on(runs: dict[int, Path], tmp_path: Path) -> None:
+def test_if_a_process_is_killed_all_end_and_another_number_of_processes_can_resume(
+    runs: dict[int, Path], tmp_path: Path
+) -> None:
     config = runs[1] / "config.toml"
     path = tmp_path / "run"
     command = torchrun(
@@ -175,7 +177,7 @@ for thread in Path("/proc/self/task").iterdir():
 """
 
 
-def test_no_thread_of_the_world_outlives_it(tmp_path: Path) -> None:
+def test_the_threads_of_a_process_group_end_with_it(tmp_path: Path) -> None:
     """One that ends after the interpreter makes a process abort that has done its work."""
     (tmp_path / "joins.py").write_text(THREADS_AFTER)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -183,7 +185,7 @@ def test_no_thread_of_the_world_outlives_it(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_process_alone_exchanges_nothing() -> None:
+def test_a_single_process_exchanges_nothing() -> None:
     tensor = torch.ones(2)
     ALONE.all_reduce_([tensor])
     ALONE.barrier()

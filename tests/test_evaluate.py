@@ -85,7 +85,7 @@ def guesses(tmp_path: Path) -> run.Run:
     return run.open_run(tmp_path / "run")
 
 
-def test_the_temperature_is_that_of_validation(guesses: run.Run) -> None:
+def test_the_temperature_is_fitted_on_validation(guesses: run.Run) -> None:
     stored, _ = corpus.ensure(guesses.config.data)
 
     def fitted(split: str) -> float:

@@ -60,7 +60,7 @@ def test_a_run_of_the_package_is_exported_beside_your_runs(
     assert (tmp_path / "runs/imdb/model.onnx").exists()
 
 
-def test_an_export_to_a_full_disk_leaves_the_former_file_and_can_be_repeated(
+def test_an_export_to_a_full_disk_keeps_the_old_file_and_can_be_repeated(
     trained: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imdb_transformer.inference.export._traced", lambda _: onnx.load(exported))
@@ -241,7 +241,7 @@ def test_an_exported_file_is_compared_with_its_run(trained: Path, exported: Path
     assert comparison["pairs"][0]["difference"] == 0
 
 
-def test_every_kind_of_model_tells_how_far_it_is(
+def test_every_kind_of_model_reports_its_progress(
     trained: Path, linear: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works: list[tuple[str, int | None]] = []

@@ -95,7 +95,7 @@ def test_the_package_knows_english_and_no_other_language(texts: list[str], is_st
     assert unfamiliar(predictor, [Path("imdb")], texts) == (texts if is_strange else [])
 
 
-def test_a_training_on_another_language_says_what_the_encoder_has_read(
+def test_a_training_on_another_language_warns_that_the_encoder_knows_few_words(
     tiny: Callable[..., Config], tmp_path: Path
 ) -> None:
     for name, texts in (("zh", ("很好看的电影", "很无聊的电影")), ("en", ("a superb film", "an awful film"))):
@@ -109,7 +109,7 @@ def test_a_training_on_another_language_says_what_the_encoder_has_read(
         assert ("encoder of imdb-encoder knows few words of these reviews" in texts) == (name == "zh")
 
 
-def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> None:
+def test_a_run_on_the_demo_warns_that_it_knows_a_toy_grammar(tmp_path: Path) -> None:
     sets = [
         "train.epochs=1",
         "train.evals_per_epoch=1",
@@ -124,7 +124,7 @@ def test_a_run_on_the_demo_says_that_it_knows_a_toy_grammar(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_probabilities_have_a_column_a_class(linear: Path, tmp_path: Path, suffix: str) -> None:
+def test_probabilities_have_a_column_for_each_class(linear: Path, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "in.csv").write_text("text,id\na good film,1\nan awful mess,2\n")
     command = ("predict", "--run", linear, "--probabilities", "--threshold", "1.0")
     out = tmp_path / f"out{suffix}"
@@ -139,7 +139,7 @@ def test_probabilities_have_a_column_a_class(linear: Path, tmp_path: Path, suffi
     assert len(imdb_tx(*command, "a good film").stdout.split("\t")) == 5
 
 
-def test_predict_alone_on_a_terminal_asks_for_reviews(linear: Path, tmp_path: Path) -> None:
+def test_predict_without_arguments_on_a_terminal_prompts_for_reviews(linear: Path, tmp_path: Path) -> None:
     keys = {rb"> ": b"a good film\n", rb"(?s)> .*> ": b"\x04"}
     code, shown = typed("predict", "--run", linear, cwd=tmp_path, keys=keys)
     assert code == 0

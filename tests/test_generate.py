@@ -54,7 +54,7 @@ def test_spaces_stand_where_reviews_have_them() -> None:
     assert np.mean(np.array(has_space) == is_guessed) > 0.98
 
 
-def test_the_odds_are_those_of_counts() -> None:
+def test_the_odds_of_spaces_follow_from_counts() -> None:
     """Of the pairs of ids in "a b." and "a b", two have a space and one has none."""
     tokenizer = Tokenizer.train(["a b."], TokenizerConfig(vocab_size=300, max_length=8, tail_length=0))
     odds = spacing_odds(tokenizer, ["a b.", "a b"])
@@ -130,7 +130,7 @@ def test_draws_follow_temperature_and_top_k() -> None:
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
-def test_a_temperature_that_is_none_is_refused(causal: Path, temperature: float) -> None:
+def test_an_invalid_temperature_is_refused(causal: Path, temperature: float) -> None:
     with pytest.raises(ConfigError, match="0 or more"):
         next(write(*load(causal), num_tokens=1, temperature=temperature))
 

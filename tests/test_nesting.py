@@ -52,7 +52,7 @@ def test_metrics_with_nested_brackets_are_not_shown(tmp_path: Path) -> None:
     assert metrics.read(tmp_path) == [{"step": 1}]
 
 
-def test_brackets_in_the_metadata_of_a_parquet_file_name_no_classes(tmp_path: Path) -> None:
+def test_nested_brackets_in_parquet_metadata_name_no_classes(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"] * 10, "label": [0, 1] * 10})
     parquet.write_table(table.replace_schema_metadata({"huggingface": DEEP}), tmp_path / "t.parquet")
     assert sources.read(DataConfig(source=str(tmp_path / "t.parquet"))).classes == ("0", "1")
@@ -62,7 +62,7 @@ def test_brackets_in_the_metadata_of_a_parquet_file_name_no_classes(tmp_path: Pa
     '{"text": "a ' + "[{" * 500 + '", "label": "a"}\n{"text": "b \\" [", "label": "b"}\n',
     '{"text": "a", "label": "a", "x": [[1]]}\n' * 300 + '{"text": "b", "label": "b"}\n',
 ], ids=["in a text", "in many rows"])  # fmt: skip
-def test_brackets_that_do_not_nest_are_no_harm(tmp_path: Path, content: str) -> None:
+def test_brackets_that_do_not_nest_are_accepted(tmp_path: Path, content: str) -> None:
     (tmp_path / "t.jsonl").write_text(content)
     assert sources.read(DataConfig(source=str(tmp_path / "t.jsonl"))).classes == ("a", "b")
 

@@ -67,7 +67,7 @@ def test_a_causal_encoder_equals_torchs_under_a_mask(attention: str, direction: 
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(v.values()))
-def test_a_token_is_guessed_from_what_the_plain_twin_makes_of_those_before_it(
+def test_a_causal_guess_uses_the_plain_twins_features_of_the_tokens_before_it(
     variant: dict[str, str],
 ) -> None:
     """The twin sees only the tokens before, so it needs no causal mask for the last position."""

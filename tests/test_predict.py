@@ -366,7 +366,7 @@ def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["text"] == formula
 
 
-def test_the_example_in_the_docstring_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
+def test_the_docstring_example_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
     """With a linear run on reviews that leave no doubt, so that no processor's rounding decides."""
     words = {"neg": ("I hated it", "boring", "awful"), "pos": ("I loved it", "moving", "great")}
     rows = [(f"{word}: a film {i}", label) for i in range(40) for label in words for word in words[label]]

@@ -283,7 +283,7 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     assert taken.metrics["masked_loss"] == 0
 
 
-def test_the_masked_share_changes_in_a_line_and_divides_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_masked_share_changes_linearly_and_divides_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
 
     def guesses(*arguments: object) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -32,7 +32,7 @@ def features(model: Classifier, reviews: EncodedSplit) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_the_first_head_is_a_logistic_regression_on_what_the_encoder_makes_of_reviews(
+def test_the_first_head_is_a_logistic_regression_on_the_encoders_features(
     tiny: Tiny, num_classes: int
 ) -> None:
     config = tiny()
@@ -67,9 +67,7 @@ def test_a_single_class_leaves_the_head_as_it_is(tiny: Tiny) -> None:
     assert torch.equal(model.head.weight, before)
 
 
-def test_a_training_from_an_encoder_starts_with_such_a_head_and_one_from_nothing_does_not(
-    tiny: Tiny, tmp_path: Path
-) -> None:
+def test_only_a_training_from_an_encoder_starts_with_a_fitted_head(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(), tmp_path / "encoder", kind="encoder")
     prepared = prepare(tiny(f"train.init_from={tmp_path / 'encoder'}"), "classifier", CPU)
     assert isinstance(prepared.model, Classifier)

@@ -52,7 +52,9 @@ def test_an_empty_column_gives_no_rows(predictor: Predictor) -> None:
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
-def test_a_missing_text_is_told_by_its_number_and_what_to_do(predictor: Predictor, missing: object) -> None:
+def test_a_missing_text_is_reported_with_its_number_and_a_remedy(
+    predictor: Predictor, missing: object
+) -> None:
     for texts in (["good", missing], pd.Series(["good", missing], dtype=object)):
         with pytest.raises(TypeError, match=r"Text 2 is .*: leave missing texts out, or fill them with ''\."):
             predictor.probabilities(texts)  # type: ignore[arg-type]
@@ -69,14 +71,16 @@ def test_a_missing_text_is_told_by_its_number_and_what_to_do(predictor: Predicto
         (pd.DataFrame({"text": ["good"]}), "A whole table was passed; pass its column of texts"),
     ],
 )
-def test_what_is_no_text_is_refused_with_a_sentence(predictor: Predictor, passed: object, told: str) -> None:
+def test_anything_but_text_is_refused_with_a_sentence(
+    predictor: Predictor, passed: object, told: str
+) -> None:
     with pytest.raises(TypeError, match=re.escape(told)):
         predictor.probabilities(passed)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=re.escape(told)):
         list(predictor(passed))  # type: ignore[call-overload]
 
 
-def test_none_is_refused_before_anything_is_asked_of_the_answer(predictor: Predictor) -> None:
+def test_none_is_refused_when_the_predictor_is_called(predictor: Predictor) -> None:
     with pytest.raises(TypeError, match="not None"):
         predictor(None)  # type: ignore[call-overload]
 

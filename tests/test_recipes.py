@@ -111,7 +111,7 @@ def test_damaged_soft_labels_are_refused(tiny: Tiny, tmp_path: Path) -> None:
         train(tiny(), tmp_path / "run")
 
 
-def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
+def test_labelled_reviews_keep_their_hard_labels(tiny: Tiny) -> None:
     data = tokenize(tiny(), ["train", "unsupervised"])
     soft = np.tile(np.array([[0.6, 0.4], [0.05, 0.95]], np.float32), (50, 1))
     learnt = with_soft_labels(data.splits["train"], data.splits["unsupervised"], soft)
@@ -123,7 +123,7 @@ def test_labels_stay_hard_where_there_are_some(tiny: Tiny) -> None:
     np.testing.assert_array_equal(learnt.review(num_train), first)
 
 
-def test_each_unlabelled_review_gets_what_its_teachers_say_of_it(tiny: Tiny, tmp_path: Path) -> None:
+def test_each_unlabelled_review_gets_its_teachers_probabilities(tiny: Tiny, tmp_path: Path) -> None:
     teachers = [tmp_path / kind for kind in ("nb", "tfidf")]
     for path in teachers:
         make_baseline(path, tiny(), path.name)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tm
         prepare(tiny(other), "classifier", CPU, teachers=[tmp_path / "other"])
 
 
-def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path: Path) -> None:
+def test_several_runs_predict_their_mean_probability(trained: Path, tmp_path: Path) -> None:
     config = run.open_run(trained).config
     make_baseline(tmp_path / "nb", config, "nb")
     texts = ["a good film", "an awful film"]
@@ -169,7 +169,7 @@ def test_several_runs_answer_with_their_mean_probability(trained: Path, tmp_path
     assert json.loads(shown.stdout)["probability"] == pytest.approx(exact[0].max())
 
 
-def test_runs_of_the_same_names_keep_figures_of_their_own(tiny: Tiny, tmp_path: Path) -> None:
+def test_runs_with_the_same_names_have_separate_evaluations(tiny: Tiny, tmp_path: Path) -> None:
     for name in ("run", "nb", "elsewhere/nb"):
         make_baseline(tmp_path / name, tiny(), "nb")
     evaluate([tmp_path / "run", tmp_path / "nb"])
@@ -177,14 +177,16 @@ def test_runs_of_the_same_names_keep_figures_of_their_own(tiny: Tiny, tmp_path: 
     assert len(list((tmp_path / "run" / "evaluation").glob("best-test-with-nb-*.json"))) == 2
 
 
-def test_runs_of_other_classes_do_not_answer_together(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
+def test_runs_with_different_classes_do_not_predict_together(
+    tiny: Tiny, trained: Path, tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["bad", "good"] * 20)
     make_baseline(tmp_path / "o", tiny(f"data.source={tmp_path / 'o.jsonl'}"), "nb")
     with pytest.raises(RunError, match=r"bad, good.*neg, pos"):
         Predictor.load(trained, tmp_path / "o")
 
 
-def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(
+def test_the_temperature_has_the_lowest_loss_and_is_used_by_predictions(
     trained: Path, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)
@@ -200,7 +202,7 @@ def test_temperature_is_that_of_the_least_loss_and_is_used_by_predictions(
     np.testing.assert_allclose(predictor.probabilities(["a good film"]), expected)
 
 
-def test_calibration_error_of_honest_and_of_boastful_probabilities() -> None:
+def test_calibration_error_of_calibrated_and_of_overconfident_probabilities() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 50_000)
     labels = (rng.random(50_000) > p).astype(int)  # class 0 with probability p
@@ -209,7 +211,7 @@ def test_calibration_error_of_honest_and_of_boastful_probabilities() -> None:
     assert expected_calibration_error(certain, labels) == pytest.approx(labels.mean())
 
 
-def test_evaluation_tells_how_it_is_on_reviews_that_were_not_trained_on(
+def test_evaluation_has_a_slice_of_reviews_that_were_not_trained_on(
     tiny: Tiny, source: Path, tmp_path: Path
 ) -> None:
     """At least 7 of the test reviews stand in train or validation as well."""
@@ -239,7 +241,9 @@ def test_evaluation_slices_the_split(trained: Path) -> None:
     assert evaluation.calibrated.loss == evaluation.loss
 
 
-def test_another_source_has_no_slice_of_what_training_did_not_see(trained: Path, tmp_path: Path) -> None:
+def test_another_source_has_no_slice_of_reviews_that_were_not_trained_on(
+    trained: Path, tmp_path: Path
+) -> None:
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
     evaluation = evaluate(trained, source=str(tmp_path / "o.jsonl"))
     assert CLEAN not in evaluation.slices

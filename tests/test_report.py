@@ -86,7 +86,7 @@ def test_listed_errors_are_sorted_by_confidence(linear: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_plots_of_a_split_of_one_class_only(num_classes: int) -> None:
+def test_figures_of_a_split_with_one_class(num_classes: int) -> None:
     logits = np.random.default_rng(0).normal(size=(20, num_classes))
     labels = np.zeros(20, np.int64)
     classes = tuple("abc"[:num_classes])

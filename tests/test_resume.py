@@ -75,7 +75,7 @@ def test_tensorboard_reads_the_numbers_of_the_metrics_of_a_resumed_run(tiny: Tin
     ]
 
 
-def test_a_missing_tensorboard_is_told_before_a_run_is_made(
+def test_a_missing_tensorboard_is_reported_before_a_run_is_created(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -84,7 +84,7 @@ def test_a_missing_tensorboard_is_told_before_a_run_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_best_is_what_it_is_said_to_be_after_a_kill_before_last_was_written(
+def test_the_recorded_score_of_best_is_right_after_a_kill_before_last_was_written(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where training then takes another course, as it does by another number of processes."""
@@ -139,7 +139,7 @@ def restored_signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored_signals")
-def test_first_signal_asks_and_the_second_acts() -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_stops_at_once() -> None:
     import signal
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
@@ -160,7 +160,7 @@ def damage(folder: Path, name: str) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_damaged_last_is_reported_and_previous_can_be_resumed(tiny: Tiny, tmp_path: Path) -> None:
     whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(whole.config, tmp_path / "run", stop_after=7)
@@ -174,7 +174,7 @@ def test_a_damaged_last_is_told_and_the_checkpoint_before_it_goes_on(tiny: Tiny,
     assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
 
 
-def test_the_checkpoint_before_goes_on_where_the_damaged_last_was_deleted(tiny: Tiny, tmp_path: Path) -> None:
+def test_previous_can_be_resumed_if_a_damaged_last_was_deleted(tiny: Tiny, tmp_path: Path) -> None:
     whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(whole.config, tmp_path / "run", stop_after=7)
@@ -207,7 +207,7 @@ def test_previous_is_an_earlier_state_whenever_one_stops(tiny: Tiny, tmp_path: P
     assert steps(tmp_path / "run") == (5, 7)
 
 
-def test_a_damaged_last_never_becomes_the_checkpoint_before(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_damaged_last_never_becomes_previous(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=7)
     damage(tmp_path / "run", "last")
@@ -216,7 +216,7 @@ def test_a_damaged_last_never_becomes_the_checkpoint_before(tiny: Tiny, tmp_path
     assert steps(tmp_path / "run") == (5, 6)
 
 
-def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
+def test_no_checkpoint_is_offered_if_both_are_damaged(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=7)
     for name in ("last", "previous"):
@@ -226,7 +226,7 @@ def test_nothing_is_offered_where_both_are_damaged(tiny: Tiny, tmp_path: Path) -
     assert "whole" not in str(refused.value)
 
 
-def test_a_kill_between_the_renames_of_last_goes_on_from_the_one_before(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_run_killed_between_the_renames_of_last_resumes_from_previous(tiny: Tiny, tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=7)

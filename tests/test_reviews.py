@@ -22,7 +22,7 @@ def attention(num_words: int, layer: int = 1, head: int = 1) -> Attention:
     return Attention(layer, head, [f"w{i}" for i in range(1, num_words + 1)], weights)
 
 
-def test_a_page_says_how_much_speaks_for_the_class_and_against_it() -> None:
+def test_a_page_shows_the_sums_of_shares_for_and_against_the_class() -> None:
     text = "good fun but long"
     why = explanation(text, [10.25, 6.5, -1.0, -0.25])
     page = re.sub(r"<[^>]*>", "", reviews.as_html(Prediction("pos", 0.9, text, {}), why, None, []))
@@ -49,7 +49,7 @@ def test_a_long_review_is_cut_between_words() -> None:
     assert len(line) <= len("pos\t0.9000\t") + reviews.TEXT_WIDTH
 
 
-def test_numbers_of_columns_stand_apart_from_ten_on() -> None:
+def test_column_numbers_from_ten_on_do_not_run_together() -> None:
     lines = reviews.as_text(Prediction("pos", 0.9, "", {}), None, attention(12)).split("\n")
     tens, units = lines[2][-24:], lines[3][-24:]
     assert tens.split() == ["1", "1", "1"]

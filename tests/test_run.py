@@ -266,7 +266,7 @@ def test_new_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert folder == Path("runs") / expected
 
 
-def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(
+def test_predict_uses_your_newest_classifier_or_else_the_shipped_one(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")
@@ -286,7 +286,7 @@ def test_predict_asks_your_newest_classifier_or_else_the_shipped_one(
     assert default_run(tmp_path).name == "c"
 
 
-def test_the_demo_never_answers_by_itself(
+def test_a_run_on_the_demo_is_never_the_default_of_predict(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SHIPPED", tmp_path / "shipped")

@@ -79,7 +79,7 @@ def test_pruning_leaves_unfinished_runs_alone(tiny: Tiny, tmp_path: Path) -> Non
     assert (tmp_path / "half" / "checkpoints" / "last").exists()
 
 
-def test_a_run_on_a_table_of_ones_own_is_named_after_it(tmp_path: Path) -> None:
+def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path) -> None:
     table, archive, config = tmp_path / "reviews.csv", tmp_path / "aclImdb_v1.tar.gz", tmp_path / "mine.toml"
     for path in (table, archive, config):
         path.touch()

@@ -64,7 +64,7 @@ def frames(shown: str) -> list[str]:
     return [part for part in re.split("[\r\n]", shown) if "left" in part]
 
 
-def test_a_training_in_a_terminal_has_whole_lines_and_stops_and_goes_on_in_sentences(
+def test_a_training_in_a_terminal_prints_whole_lines_when_it_stops_and_resumes(
     config_path: Path, tmp_path: Path
 ) -> None:
     options = ("--config", config_path, "--run-dir", "run", "--set", "train.epochs=40")
@@ -89,7 +89,7 @@ def test_a_training_in_a_terminal_has_whole_lines_and_stops_and_goes_on_in_sente
     assert rows(shown)[-2] == "next: imdb-tx eval run"
 
 
-def test_work_inside_work_has_no_bar_and_no_bar_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_work_has_no_bar_and_no_bar_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)
@@ -115,7 +115,7 @@ def test_quick_work_that_prints_lines_leaves_no_bar(monkeypatch: pytest.MonkeyPa
     assert terminal.getvalue() == "line 0\nline 1\nline 2\n"
 
 
-def test_an_error_in_the_middle_of_work_is_told_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_during_work_is_printed_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)

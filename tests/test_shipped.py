@@ -34,7 +34,7 @@ TEXTS = [
 ]
 
 
-def test_they_take_at_most_16_mib_and_their_files_are_whole() -> None:
+def test_shipped_runs_take_at_most_16_mib_and_their_files_are_whole() -> None:
     files = [path for path in run.SHIPPED.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 16 << 20
     names = [path.parent.name for path in run.SHIPPED.glob("*/run.json")]
@@ -43,7 +43,7 @@ def test_they_take_at_most_16_mib_and_their_files_are_whole() -> None:
         assert not any(verify(run.SHIPPED / name).values())
 
 
-def test_they_say_nothing_of_the_machine_that_made_them() -> None:
+def test_shipped_runs_contain_nothing_about_the_machine_that_made_them() -> None:
     for path in run.SHIPPED.rglob("*"):
         if path.suffix in (".toml", ".json", ".md") and path.name != "tokenizer.json":
             text = path.read_text()
@@ -53,7 +53,7 @@ def test_they_say_nothing_of_the_machine_that_made_them() -> None:
 
 
 @has_classifier
-def test_a_text_is_answered_without_torch() -> None:
+def test_a_text_is_predicted_without_torch() -> None:
     """As it is in a fresh process, where nothing else has imported it."""
     script = (
         "import atexit, sys\n"
@@ -78,7 +78,7 @@ def test_one_text_many_texts_and_lines_get_the_same_probabilities() -> None:
 
 
 @has_classifier
-def test_predict_without_a_run_says_which_one_answers(
+def test_predict_without_a_run_names_the_run_that_it_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -89,7 +89,7 @@ def test_predict_without_a_run_says_which_one_answers(
 
 
 @has_classifier
-def test_a_folder_of_that_name_comes_first(
+def test_a_folder_with_the_name_of_a_shipped_run_comes_first(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_a_damaged_or_missing_shipped_file_is_named(
 
 
 @has_classifier
-def test_they_are_verified_and_listed_and_never_written_to(
+def test_shipped_runs_are_verified_and_listed_and_never_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,7 @@ def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
     assert run.locate(Path("imdb-encoder"))[0].reports == Path("runs/imdb-encoder")
 
 
-def test_reviews_start_from_the_encoder_that_suits_them_and_never_from_labels_that_are_theirs(
+def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learnt_their_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     praise, blame = ("superb", "moving", "lovely"), ("awful", "boring", "dull")
@@ -184,7 +184,7 @@ def test_reviews_start_from_the_encoder_that_suits_them_and_never_from_labels_th
         prepare(labelled, "classifier", CPU)
 
 
-def test_own_reviews_are_learnt_from_the_shipped_encoder_without_a_config(
+def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty reviews and two words are enough to see that it starts where reading film reviews ended."""

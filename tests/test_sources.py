@@ -185,7 +185,9 @@ def test_hub_layout_is_read_as_the_hub_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert local.splits["unsupervised"].labels == [-1, -1]
 
 
-def test_hub_out_of_reach_says_what_works_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_gives_an_error_that_lists_what_works_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def offline(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the Hub")
 

@@ -35,7 +35,7 @@ SHARES = {  # of the peak rate, after these shares of the steps that follow the 
 
 
 @pytest.mark.parametrize("schedule", SHARES)
-def test_rate_rises_in_a_line_to_its_peak_and_then_follows_the_schedule(schedule: str) -> None:
+def test_the_rate_rises_linearly_to_its_peak_and_then_follows_the_schedule(schedule: str) -> None:
     config = TrainConfig(lr=0.2, schedule=schedule, warmup_fraction=10 / 130)  # type: ignore[arg-type]
     rates = [learning_rate(config, step, 130) for step in range(131)]
     assert rates[:10] == pytest.approx([0.02 * (step + 1) for step in range(10)])
@@ -111,7 +111,7 @@ def moved(stepped: Stepped) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_step_moves_each_parameter_at_the_share_of_the_rate_that_is_its(tiny: Tiny, optimizer: str) -> None:
+def test_a_step_moves_each_parameter_at_its_share_of_the_rate(tiny: Tiny, optimizer: str) -> None:
     options = {"optimizer": optimizer, "muon_lr_scale": 1.0}
     config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0", "model.dropout=0.0")
     plain = moved(a_step(config, **options))  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_a_step_moves_each_parameter_at_the_share_of_the_rate_that_is_its(tiny: 
 
 
 @pytest.mark.parametrize("lr", [0.0, 0.02])
-def test_a_step_takes_the_rate_that_it_is_given(tiny: Tiny, lr: float) -> None:
+def test_a_step_uses_the_rate_that_is_passed(tiny: Tiny, lr: float) -> None:
     """Not the peak of the config."""
     config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0", "model.dropout=0.0")
     at_peak, other = moved(a_step(config)), moved(a_step(config, rate=lr))
@@ -136,7 +136,7 @@ def test_one_step_changes_every_parameter(tiny: Tiny) -> None:
         assert not torch.equal(parameter, stepped.before[name]), name
 
 
-def test_muon_moves_the_matrices_of_blocks_by_orthogonal_ones_as_far_as_adamw(tiny: Tiny) -> None:
+def test_muon_moves_blocks_by_orthogonal_matrices_as_far_as_adamw(tiny: Tiny) -> None:
     """In every direction about as far: AdamW's first step is far along a few of them only."""
     config = tiny("train.batch_tokens=100000", "train.weight_decay=0.0", "train.seed=2")
     moved = {}
@@ -379,7 +379,7 @@ def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
         assert torch.isclose(a, b, atol=1e-4).float().mean() > 0.99, name
 
 
-def test_eight_reviews_are_learnt_by_heart(tiny: Tiny) -> None:
+def test_eight_reviews_can_be_memorised(tiny: Tiny) -> None:
     config = tiny("model.dropout=0.0")
     split = prepared(config).splits["train"]
     batch = get_batch(split, torch.arange(8).numpy(), CPU)

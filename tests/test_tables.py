@@ -48,9 +48,7 @@ def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: s
     [("cp1252", "cp1252"), ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"), ("utf-16-le", "utf-16-le")],
 )
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_file_of_windows_is_read_in_its_encoding(
-    tmp_path: Path, written: str, name: str, zipped: bool
-) -> None:
+def test_a_file_in_a_windows_encoding_is_read(tmp_path: Path, written: str, name: str, zipped: bool) -> None:
     """A byte order mark needs no option."""
     content = as_csv(";").encode(written)
     path = tmp_path / ("r.csv.gz" if zipped else "r.csv")
@@ -58,7 +56,7 @@ def test_a_file_of_windows_is_read_in_its_encoding(
     assert [tuple(row.values()) for row in rows_of(path, encoding=name)] == GERMAN
 
 
-def test_a_wrong_encoding_is_told_with_its_line_and_the_option(tmp_path: Path) -> None:
+def test_a_wrong_encoding_is_reported_with_its_line_and_the_option(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes("text;stars\ngut;1\nschön;2\n".encode("cp1252"))
     with pytest.raises(DataError, match=r"r\.csv: line 3 is not UTF-8; .*--encoding cp1252"):
@@ -102,7 +100,7 @@ def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
         rows_of(tmp_path / "r.json")
 
 
-def test_a_later_row_of_other_types_or_columns_is_told(
+def test_a_later_row_of_other_types_or_columns_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
@@ -120,7 +118,7 @@ def test_a_later_row_of_other_types_or_columns_is_told(
     assert [line.split(": ")[1][:6] for line in told] == ["line 3", "line 4", "line 5"]
 
 
-def test_all_missing_columns_are_told_at_once_before_any_row(tmp_path: Path) -> None:
+def test_all_missing_columns_are_reported_together_before_any_row(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes(b"Review ,Label\na,b,c\n\xff\n")
     with pytest.raises(DataError) as refused:
@@ -153,7 +151,7 @@ def test_a_label_that_is_no_class_of_train_can_be_skipped(tmp_path: Path) -> Non
     assert reviews.splits["test"].texts == ["c"]
 
 
-def test_bad_rows_are_counted_and_ten_of_them_are_told() -> None:
+def test_bad_rows_are_counted_and_ten_of_them_are_reported() -> None:
     told: list[str] = []
     skip = Skip(told.append)
     for number in range(25):
@@ -171,7 +169,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path, name: str) -> None:
     assert texts == (["good", "bad"] if name.endswith("csv") else ["text", "good", "bad"])
 
 
-def test_lines_of_a_pipe_are_passed_on_when_it_runs_dry(tmp_path: Path) -> None:
+def test_lines_of_a_pipe_are_passed_on_when_it_is_empty(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     has_first = threading.Event()
 

@@ -111,7 +111,7 @@ def test_metrics_have_one_line_a_step_and_the_validations(trained: Path) -> None
     assert sum("validation" in line for line in lines) == 2 * 25
 
 
-def test_the_rate_told_is_the_tokens_of_all_steps_by_the_seconds_of_all_steps(trained: Path) -> None:
+def test_the_reported_speed_is_all_tokens_divided_by_the_seconds_of_all_steps(trained: Path) -> None:
     ended = run.open_run(trained)
     meta = checkpoint.read_meta(ended.checkpoint("last"), tokenizer_hash=ended.info.tokenizer_hash)
     num_tokens = sum(line["num_tokens"] for line in metrics.read(ended.folder) if "loss" in line)
@@ -131,7 +131,7 @@ def test_validation_is_scored_with_the_moving_average(tiny: Tiny, tmp_path: Path
     assert told["loss"] == pytest.approx(evaluation.raw.loss, rel=1e-6)
 
 
-def test_a_full_disk_is_told_before_training_starts(
+def test_a_full_disk_is_reported_before_training_starts(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -218,7 +218,7 @@ def test_python_trains_silently_and_resumes_only_the_same_recipe(
         imdb_transformer.pretrain(config, tmp_path / "run", resume=True)
 
 
-def test_batch_size_and_epochs_follow_from_the_reviews_where_they_are_0() -> None:
+def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     """A large set is read twice in batches of 8,192 tokens; a small one more often, in smaller batches."""
 
     def settled_for(num_reviews: int, length: int, **options: int) -> tuple[int, int]:
@@ -239,7 +239,7 @@ def test_batch_size_and_epochs_follow_from_the_reviews_where_they_are_0() -> Non
     assert settled_for(8_000, 25, epochs=1) == (800, 1)
 
 
-def test_a_run_says_which_steps_followed_from_its_reviews(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_run_records_the_batch_size_and_epochs_that_its_reviews_gave(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny("train.epochs=0", "train.batch_tokens=0", "train.lr=1e-3")
     made = prepare(config, "classifier", CPU)
     assert made.config.train.epochs == 20
@@ -254,7 +254,7 @@ def test_a_run_says_which_steps_followed_from_its_reviews(tiny: Tiny, tmp_path: 
         check_same(opened, tiny("train.epochs=0", "train.batch_tokens=700", "train.lr=1e-3"), ())
 
 
-def test_of_a_rare_class_a_training_ends_with_the_scores_of_each_class(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_training_with_a_rare_class_ends_with_the_scores_of_each_class(tiny: Tiny, tmp_path: Path) -> None:
     texts = [f"{('a good film', 'a fine cast', 'a bad film')[i % 3]} {i}" for i in range(120)]
     write_jsonl(tmp_path / "even.jsonl", texts[:60], ["neg", "pos"] * 30)
     write_jsonl(tmp_path / "uneven.jsonl", texts, ["pos" if i % 6 else "neg" for i in range(120)])
@@ -271,7 +271,7 @@ def test_of_a_rare_class_a_training_ends_with_the_scores_of_each_class(tiny: Tin
     assert ">support</th>" in write_training(uneven.folder, 1).read_text()
 
 
-def test_of_many_classes_the_worst_are_shown() -> None:
+def test_with_many_classes_the_worst_are_shown() -> None:
     scores = {f"c{i}": ClassScore(precision=1, recall=1, f1=i / 50, support=1) for i in range(50)}
     shown = summaries.classes(scores)
     assert "(below: the 20 of 50 classes with the lowest F1)" in shown

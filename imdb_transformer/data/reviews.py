@@ -54,24 +54,25 @@ def from_named_labels(
     """
     if "train" not in columns and not classes:
         raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
-    canonical = {split: [label_name(name) for name in names] for split, (_, names) in columns.items()}
-    classes = classes or sorted(set(filter(None, canonical["train"])), key=_numbers_first)
+    names = {split: [label_name(label) for label in labels] for split, (_, labels) in columns.items()}
+    classes = classes or sorted(set(filter(None, names["train"])), key=_numbers_first)
     index = {name: i for i, name in enumerate(classes)}
     place = place or (lambda split, i: f"{origin}: row {i + 1} of {split}")
     splits = {}
     for split in (name for name in SPLITS if name in columns):
-        texts, labels = columns[split][0], [index.get(name or "", UNLABELLED) for name in canonical[split]]
+        texts, _ = columns[split]
         if split == "unsupervised":
             splits[split] = Rows(texts, [UNLABELLED] * len(texts))
             continue
-        for i in (i for i, label in enumerate(labels) if label == UNLABELLED):
-            name = canonical[split][i]
-            known = ", ".join(classes[:10])
-            bad_row(
-                f"{place(split, i)} has {f'label {name!r}; the classes are {known}' if name else 'no label'}"
-            )
-        labelled = [i for i, label in enumerate(labels) if label != UNLABELLED]
-        splits[split] = Rows([texts[i] for i in labelled], [labels[i] for i in labelled])
+        splits[split] = Rows([], [])
+        for i, (text, name) in enumerate(zip(texts, names[split], strict=True)):
+            if name in index:
+                splits[split].texts.append(text)
+                splits[split].labels.append(index[name])
+            else:
+                known = ", ".join(classes[:10])
+                problem = f"label {name!r}; the classes are {known}" if name else "no label"
+                bad_row(f"{place(split, i)} has {problem}")
     if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")

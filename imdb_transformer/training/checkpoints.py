@@ -128,7 +128,7 @@ def load_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner)
     try:
         counters, weights, state = _read(opened, opened.checkpoint(run.LAST if moved else name), learner)
     except RunError as error:
-        raise RunError(f"{error}{_offer(opened, learner) if name == run.LAST else ''}") from None
+        raise RunError(f"{error}{_hint_previous(opened, learner) if name == run.LAST else ''}") from None
     load_state(learner, weights, state, step=counters.step)
     return _with_best(opened, counters)
 
@@ -173,7 +173,7 @@ def _read(opened: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Ar
     return counters_of(meta), weights, state
 
 
-def _offer(opened: run.Run, learner: Learner) -> str:
+def _hint_previous(opened: run.Run, learner: Learner) -> str:
     """A sentence that says how to continue from `previous`; empty if that is damaged."""
     path = opened.checkpoints / run.PREVIOUS
     try:
