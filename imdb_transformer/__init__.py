@@ -34,7 +34,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch only when someone asks for what needs it: `imdb-tx --help` answers at once."""
+    """Imports a name on its first use. `imdb-tx --help` stays quick, because it does not import torch."""
     if name in _WHERE:
         module, _, attribute = _WHERE[name].rpartition(".")
         return getattr(import_module(f"{__name__}.{module}"), attribute)
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Names that are only imported when asked for are listed as well."""
+    """Also lists the names that are imported on their first use."""
     return sorted([*globals(), *__all__])

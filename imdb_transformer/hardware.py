@@ -27,7 +27,7 @@ class Hardware(NamedTuple):
         return "bf16" if self.dtype == torch.bfloat16 else "fp32"
 
     def describe(self) -> str:
-        """One line for people: device, threads, type."""
+        """One line: device, threads, and type of activations."""
         if self.device.type == "cuda":
             return f"{torch.cuda.get_device_name(self.device)}, {self.precision} activations"
         num_threads = torch.get_num_threads()

@@ -39,7 +39,7 @@ def main() -> None:
         try:
             app()
         except SystemExit as ended:
-            if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer says 1
+            if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer's exit code
                 sys.exit(READER_LEFT)
             if ended.code:
                 raise

@@ -18,10 +18,10 @@ def download(
     source: Annotated[str, typer.Option(metavar="SOURCE", help="hub, demo, or a path or URL.")] = "hub",
     data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
     text_column: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Of a table: column with the review.")
+        str, typer.Option(metavar="COLUMN", help="For a table: the column with the review.")
     ] = "text",
     label_column: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Of a table: column with the label.")
+        str, typer.Option(metavar="COLUMN", help="For a table: the column with the label.")
     ] = "label",
     encoding: options.Encoding = "utf-8",
     bad_rows: options.OnBadRows = "fail",

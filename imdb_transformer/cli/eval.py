@@ -32,11 +32,15 @@ def evaluate(
     paths: Runs,
     split: Split = None,
     data_dir: Annotated[
-        str | None, _of_other("FOLDER", "Where corpora are stored, if not where the run says.")
+        str | None, _of_other("FOLDER", "Where corpora are stored.  [default: the run's]")
     ] = None,
     source: Annotated[str | None, _of_other("SOURCE", "Another source of reviews than the run's.")] = None,
-    text_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the review.")] = None,
-    label_column: Annotated[str | None, _of_other("COLUMN", "Of --source: column with the label.")] = None,
+    text_column: Annotated[
+        str | None, _of_other("COLUMN", "For --source: the column with the review.")
+    ] = None,
+    label_column: Annotated[
+        str | None, _of_other("COLUMN", "For --source: the column with the label.")
+    ] = None,
     encoding: options.Encoding = "",
     bad_rows: options.OnBadRows = "fail",
     as_json: options.Json = False,

@@ -43,8 +43,8 @@ class Command(TyperCommand):
         _write_sections(_parameters(self, ctx), formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does it; an unknown option that is a key of the config is answered with --set."""
-        asked = list(args)  # typer empties args
+        """As typer does. If an unknown option is a key of the config, the error suggests --set."""
+        original = list(args)  # typer empties args
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
@@ -52,7 +52,7 @@ class Command(TyperCommand):
             takes_keys = any(param.name == "overrides" for param in self.params)
             if option.startswith("--") and takes_keys:
                 cutoff = 1.0 if getattr(error, "possibilities", None) else 0.7  # 1: only the key's very name
-                if hint := _key_hint(option, asked, cutoff=cutoff):
+                if hint := _key_hint(option, original, cutoff=cutoff):
                     error.message, error.possibilities = f"{error.message}. {hint}", None  # type: ignore[attr-defined]
             raise
 
@@ -179,7 +179,7 @@ OnBadRows = Annotated[
 ]  # fmt: skip
 Encoding = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Of text, CSV and JSON: utf-8, cp1252, ...", rich_help_panel=TABLE),
+    typer.Option(metavar="NAME", help="For text, CSV and JSON: utf-8, cp1252, ...", rich_help_panel=TABLE),
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 Json = Annotated[

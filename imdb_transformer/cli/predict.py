@@ -21,24 +21,24 @@ INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
 Input = Annotated[Path | None, _of_table("--input", metavar="FILE", help=INPUT_HELP)]
 Output = Annotated[Path | None, _of_table(metavar="FILE", help="Where to write the table with predictions.")]
 Resume = Annotated[bool, _of_table("--resume", help="Continue an unfinished --output.")]
-Force = Annotated[bool, _of_table("--force", help="Let --output replace --input.")]
+Force = Annotated[bool, _of_table("--force", help="Let --output overwrite --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
 Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
     "A run, checkpoint or exported file. Several predict their mean.  [default: your newest classifier]"
 )
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
-THRESHOLD_HELP = "Of two classes: predict the second (pos) from this probability on."
+THRESHOLD_HELP = "Predict the second of two classes (pos) from this probability on."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EachClass = Annotated[
     bool, typer.Option("--probabilities", help="Show the probability of each class. JSON always has them.")
 ]
 Explain = Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")]
-METHOD_HELP = "Of --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
+METHOD_HELP = "For --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
 ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
 ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
-Layer = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the last]")]
-Head = Annotated[int | None, _why(metavar="N", help="Of --attention, from 1.  [default: the first]")]
+Layer = Annotated[int | None, _why(metavar="N", help="For --attention, from 1.  [default: the last]")]
+Head = Annotated[int | None, _why(metavar="N", help="For --attention, from 1.  [default: the first]")]
 Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
 
 
@@ -69,7 +69,7 @@ def predict(
 ) -> None:
     """Classify reviews, each with the probability of its class.
 
-    Without arguments on a terminal, it prompts for them.
+    Without arguments on a terminal, it prompts for reviews.
     """
     if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
         texts = ["-"]
@@ -118,7 +118,7 @@ def default_run(runs: Path = Path("runs")) -> Path:
         try:
             opened = run.open_run(path.parent)
         except (RunError, PermissionError):
-            continue  # --run with this folder says what is wrong
+            continue  # --run with this folder shows the error
         is_ready = opened.info.kind == "classifier" and opened.info.status == "finished"
         if is_ready and opened.config.data.source != "demo":
             finished.append((opened.info.ended, path.parent))

@@ -47,7 +47,7 @@ class Meta(BaseModel, extra="forbid", frozen=True):
 
 
 class EncodedSplit(NamedTuple):
-    """A split as ids. `report` says what was cut."""
+    """A split as ids. `report` counts what was cut."""
 
     ids: NDArray[np.unsignedinteger]  # of all reviews, end to end
     offsets: NDArray[np.int64]  # (reviews + 1,)
@@ -80,7 +80,7 @@ def concatenated(splits: Sequence[EncodedSplit]) -> EncodedSplit:
 
 
 class TokenizedCorpus(NamedTuple):
-    """A corpus, its tokenizer, and the splits that were asked for as ids."""
+    """A corpus, its tokenizer, and its encoded splits."""
 
     corpus: Corpus
     tokenizer: Tokenizer

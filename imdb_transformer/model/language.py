@@ -1,6 +1,6 @@
 """The model of pretraining: an encoder, and a head that guesses tokens from features.
 
-`training/objectives.py` says what is guessed.
+`training/objectives.py` chooses the tokens to guess.
 
 Shapes: D model width, V vocabulary, M guessed positions, K candidates.
 """

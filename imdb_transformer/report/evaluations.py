@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from imdb_transformer import config_file
+from imdb_transformer.data.sources import HUB_NAME
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
@@ -23,7 +24,6 @@ from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 FILE_NAME = "README.md"
-IMDB = "stanfordnlp/imdb"  # the hub's name of it
 OF_IMDB = "The reviews belong to their authors and are not part of this repository."
 OF_OTHERS = "The texts are not part of this repository."
 
@@ -131,7 +131,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         for each in measured(opened, "best-*")
         if " of " in each.split and " + " not in each.checkpoint
     }
-    source = f"IMDB's labelled training reviews ({IMDB})" if is_imdb else _last(config.data.source)
+    source = f"IMDB's labelled training reviews ({HUB_NAME})" if is_imdb else _last(config.data.source)
     start = (
         f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
     )
@@ -160,7 +160,7 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
     metrics = [{"type": "accuracy", "value": round(evaluation.accuracy, 4)},
                {"type": "f1", "value": round(evaluation.f1, 4)}]  # fmt: skip
     data = {
-        "type": IMDB if is_imdb else "own",
+        "type": HUB_NAME if is_imdb else "own",
         "name": "IMDB" if is_imdb else "own",
         "split": evaluation.split,
     }
@@ -169,7 +169,7 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
         "library_name": "imdb-tx",
         "pipeline_tag": "text-classification",
         "tags": ["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
-        **({"language": "en", "datasets": [IMDB]} if is_imdb else {}),
+        **({"language": "en", "datasets": [HUB_NAME]} if is_imdb else {}),
         **({"license": "mit"} if opened.is_shipped else {}),
     }
     return {**head, "metrics": ["accuracy", "f1"], "model-index": [{"name": name, "results": [result]}]}

@@ -162,7 +162,7 @@ def by_class(evaluation: Evaluation) -> Drawing:
         note = f"{_num_reviews(labelled)}, F1 {100 * evaluation.per_class[name].f1:.1f}"
         rows.append((name, note, [each for each in estimates if each is not None]))
     description = (
-        "Recall: reviews of the class that are found. Precision: answers of the class that are right."
+        "Recall: share of the class that is recognised. Precision: share of its predictions that are correct."
     )
     return Drawing("Classes", description, charts.dots(rows), ["recall", "precision"])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from imdb_transformer.report.layout import one_line, shortened, text_beside, write_page
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
-if TYPE_CHECKING:  # heavy modules; at run time only their results come here
+if TYPE_CHECKING:  # heavy modules, which only the types need
     import numpy as np
     from numpy.typing import NDArray
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from imdb_transformer.errors import command_line
 from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
-if TYPE_CHECKING:  # heavy modules; at run time only their results come here
+if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.config import TokenizerConfig, TrainConfig
     from imdb_transformer.data.corpus import Corpus
     from imdb_transformer.data.encoded import TokenizedCorpus

@@ -137,7 +137,7 @@ def whole_folder(path: Path, *, former: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def current_folder(path: Path, *, former: Path | None = None) -> Path:
+def current_folder(path: Path, *, former: Path | None) -> Path:
     """The folder that `whole_folder` wrote to `path`; while it is replaced, it has another name."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path

@@ -50,7 +50,7 @@ def training_loop(
     """Trains from where the learner and the counters are to the end; yields after each step.
 
     Raises Interrupted, after saving, when `stops` has a signal. Raises DivergedError when loss, gradient or a
-    weight is not finite; the checkpoint `last` is then as it was. The run's status on disk says how it ended.
+    weight is not finite; the checkpoint `last` is then unchanged. The run's status on disk says how it ended.
     """
     config, hardware = opened.config, prepared.hardware
     plan = make_plan(config, prepared.train)
