@@ -133,7 +133,7 @@ def test_shipped_runs_are_verified_and_listed_and_never_written_to(
     assert "with the package: imdb, imdb-encoder" in imdb_tx("runs").stdout
     for command in ("train", "pretrain"):
         refused = imdb_tx(command, "--resume", "imdb-encoder").exception
-        assert "imdb-encoder comes with the package, finished" in str(refused)
+        assert "imdb-encoder comes with the package and is finished" in str(refused)
     with pytest.raises(RunError, match=r"imdb-encoder was pretrained .*--init-from imdb-encoder$"):
         Predictor.load("imdb-encoder")
 

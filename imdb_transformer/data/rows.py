@@ -65,7 +65,7 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
         name = codecs.lookup(encoding).name
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
-        raise ConfigError(f"There is no encoding {encoding!r}; {usual}.") from None
+        raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         name = "utf-16"
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")

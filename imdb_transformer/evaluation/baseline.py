@@ -87,7 +87,7 @@ def fit(
         counts = counter.fit_transform(texts)
     except ValueError:  # "After pruning, no terms remain"
         raise DataError(
-            f"No n-gram occurs in {MIN_DOCUMENTS} of the {len(texts):,} training reviews: they are too few "
+            f"No n-gram occurs in {MIN_DOCUMENTS} of the {len(texts):,} training reviews. They are too few "
             "or too short for a linear model."
         ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]

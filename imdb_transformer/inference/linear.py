@@ -82,7 +82,7 @@ class LinearModel:
         rows = 1 if len(classes) == 2 else len(classes)
         shapes = {"scale": (size,), "weights": (rows, size), "intercept": (rows,)}
         if {name: tuple(array.shape) for name, array in stored.items()} != shapes:
-            raise RunError(f"{folder} is of another model than {opened.folder}.")
+            raise RunError(f"{folder} belongs to another model than {opened.folder}.")
         scale, weights, intercept = (stored[name] for name in shapes)
         temperature = opened.temperature_of(folder)
         return cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)

@@ -89,7 +89,7 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
     ]
     if baselines:
         sections += [
-            "<h2>Beside linear models</h2>",
+            "<h2>Comparison with linear models</h2>",
             html_table(*evaluations.side_by_side("baseline", baselines)),
         ]
     sections += [
@@ -143,7 +143,7 @@ def _yardstick(opened: run.Run) -> list[str]:
     if (measured := yardstick_of(opened.folder)) is None:
         return []
     text = summaries.yardstick(measured, str(opened.folder))
-    return ["<h2>Beside a linear model, on validation</h2>", f"<p>{html.escape(text)}</p>"]
+    return ["<h2>Comparison with a linear model, on validation</h2>", f"<p>{html.escape(text)}</p>"]
 
 
 def _origin(opened: run.Run) -> list[str]:

@@ -134,7 +134,7 @@ def classes(per_class: "Mapping[str, ClassScore]") -> str:
 
 
 def beside(measured: "Yardstick") -> str:
-    """How a run compares with a linear model."""
+    """The difference between a run and a linear model."""
     points = [100 * value for value in (measured.difference, measured.low, measured.high)]
     return (
         f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the difference is "

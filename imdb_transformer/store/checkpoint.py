@@ -116,8 +116,8 @@ def check_same(expected: "Mapping[str, Tensor]", arrays: Arrays, *, origin: Path
         in_file = arrays[name].shape if name in arrays else "absent"
         if in_model != in_file:
             raise RunError(
-                f"{origin} is of another model than the run's config: {name} is {in_file} in the file and "
-                f"{in_model} in the model."
+                f"{origin} belongs to another model than the run's config: {name} is {in_file} in the file "
+                f"and {in_model} in the model."
             )
 
 

@@ -139,7 +139,7 @@ def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
 
 
 def _peak_resident_bytes() -> int:
-    """The largest size of this process so far.
+    """The largest resident size of this process so far.
 
     On Linux, `ru_maxrss` includes the parent process from before the start, so VmHWM is read instead.
     """

@@ -84,7 +84,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
         raise RunError(
-            f"{current.folder} was started on other reviews than those of {config.data.source} today."
+            f"{current.folder} was started on reviews that differ from those of {config.data.source} now."
         )
     soft = distillation.soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)

@@ -172,7 +172,7 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     opened = run.open_run(path.parent.parent if from_previous else path)
     if opened.is_shipped:
         raise RunError(
-            f"{path} comes with the package, finished. A new run may start from it: --init-from {path}"
+            f"{path} comes with the package and is finished. A new run can start from it: --init-from {path}"
         )
     if opened.info.kind != kind:
         hint = "it is finished"
