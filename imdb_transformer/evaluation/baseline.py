@@ -24,7 +24,7 @@ from imdb_transformer.evaluation.evaluate import (
     validation_logits,
 )
 from imdb_transformer.evaluation.scores import Evaluation, Score, is_uneven, score
-from imdb_transformer.inference.linear import LinearModel, NgramVocabulary, vectorizer, weighted
+from imdb_transformer.inference.linear import LinearModel, vectorizer, weighted
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -55,9 +55,9 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     opened = run.create(
-        folder, config, kind="linear", weighting=weighting, vocabulary=model.ngrams,
+        folder, config, kind="linear", weighting=weighting, vocabulary=model,
         classes=stored.manifest.classes, corpus_hash=stored.content_hash, hardware="CPU",
-        fill=lambda new: model.save(new, new.checkpoints / "best"),
+        fill=lambda new: model.save_weights(new, new.checkpoints / "best"),
     )  # fmt: skip
     validation = None
     if config.data.validation:
@@ -65,9 +65,7 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
         validation = score(logits, labels)
         opened = opened.updated(temperature=fit_temperature(logits, labels))
     opened.with_status("finished")
-    return Baseline(
-        run=str(folder), weighting=weighting, num_ngrams=model.ngrams.vocab_size, validation=validation
-    )
+    return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
 
 
 def fit(
@@ -104,7 +102,7 @@ def fit(
             coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, weighting)
             parts.append((ratio * coefficients, intercept))
     weights, intercepts = map(np.array, zip(*parts, strict=True))
-    return LinearModel(weighting, NgramVocabulary(ngrams), scale, weights, intercepts.astype(np.float32))
+    return LinearModel(weighting, ngrams, scale, weights, intercepts.astype(np.float32))
 
 
 def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,41 +28,12 @@ ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
 WORDS = r"\w+|[^\w\s]+"
 
 
-class NgramVocabulary(NamedTuple):
-    """The n-grams of a model, in the order of its weights. A run has them in a file, one a line."""
-
-    names: list[str]
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """The n-grams of a run. Raises RunError."""
-        path = folder / FILE_NAME
-        try:
-            return cls(path.read_text(encoding="utf-8").split("\n"))
-        except (OSError, UnicodeDecodeError):
-            raise RunError(f"{path} is missing or damaged.") from None
-
-    @property
-    def vocab_size(self) -> int:
-        """F."""
-        return len(self.names)
-
-    @property
-    def content_hash(self) -> str:
-        """Differs whenever some text may have other features."""
-        return hashlib.sha256("\n".join(self.names).encode()).hexdigest()
-
-    def save(self, folder: Path) -> None:
-        """Writes `ngrams.txt` into `folder`."""
-        write_whole(folder / FILE_NAME, "\n".join(self.names).encode())
-
-
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each."""
+    """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each. It is its own vocabulary."""
 
     weighting: Weighting
-    ngrams: NgramVocabulary
+    ngrams: list[str]  # in the order of the weights; a run has them in `ngrams.txt`, one on each line
     scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
     weights: NDArray[np.float32]  # (C or 1, F)
     intercept: NDArray[np.float32]  # (C or 1,)
@@ -75,19 +46,36 @@ class LinearModel:
     def load(cls, opened: run.Run, folder: Path) -> Self:
         """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
         assert opened.info.weighting is not None  # it is a linear run
-        ngrams = NgramVocabulary.load(opened.folder)
-        meta = checkpoint.read_meta(folder, tokenizer_hash=ngrams.content_hash)
+        path, classes = opened.folder / FILE_NAME, opened.info.classes
+        try:
+            ngrams = path.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError):
+            raise RunError(f"{path} is missing or damaged.") from None
+        meta = checkpoint.read_meta(folder, tokenizer_hash=_hash_of(ngrams))
         stored = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
-        size, classes = ngrams.vocab_size, opened.info.classes
         rows = 1 if len(classes) == 2 else len(classes)
-        shapes = {"scale": (size,), "weights": (rows, size), "intercept": (rows,)}
+        shapes = {"scale": (len(ngrams),), "weights": (rows, len(ngrams)), "intercept": (rows,)}
         if {name: tuple(array.shape) for name, array in stored.items()} != shapes:
             raise RunError(f"{folder} belongs to another model than {opened.folder}.")
         scale, weights, intercept = (stored[name] for name in shapes)
         temperature = opened.temperature_of(folder)
         return cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
 
-    def save(self, opened: run.Run, folder: Path) -> None:
+    @property
+    def vocab_size(self) -> int:
+        """F."""
+        return len(self.ngrams)
+
+    @property
+    def content_hash(self) -> str:
+        """Changes if some text may have other features."""
+        return _hash_of(self.ngrams)
+
+    def save(self, folder: Path) -> None:
+        """Writes `ngrams.txt` into `folder`."""
+        write_whole(folder / FILE_NAME, "\n".join(self.ngrams).encode())
+
+    def save_weights(self, opened: run.Run, folder: Path) -> None:
         """Writes scale, weights and intercept into a checkpoint's folder."""
         arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
         checkpoint.save(folder, step=0, counters={}, model=arrays, tokenizer_hash=opened.info.tokenizer_hash)
@@ -106,7 +94,11 @@ class LinearModel:
 
     @cached_property
     def _counter(self) -> Any:
-        return vectorizer(self.weighting, vocabulary={name: i for i, name in enumerate(self.ngrams.names)})
+        return vectorizer(self.weighting, vocabulary={name: i for i, name in enumerate(self.ngrams)})
+
+
+def _hash_of(ngrams: list[str]) -> str:
+    return hashlib.sha256("\n".join(ngrams).encode()).hexdigest()
 
 
 def vectorizer(weighting: Weighting, **options: Any) -> Any:
