@@ -13,8 +13,7 @@ from imdb_transformer.cli.options import command
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 Prune = Annotated[
-    bool,
-    typer.Option("--prune", help="Delete the checkpoints last and previous of finished runs."),
+    bool, typer.Option("--prune", help="Delete the checkpoints last and previous of finished runs.")
 ]
 
 

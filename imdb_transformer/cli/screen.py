@@ -105,14 +105,6 @@ def tracked(items: Iterable[Any], work: str, total: int | None) -> Iterator[Any]
             shown.update()
 
 
-def end(sentence: str) -> None:
-    """Prints a last sentence on stderr, on a line of its own: bars and the terminal's ^C are erased."""
-    close_bars()
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        print(end=ERASE_LINE, file=terminal.beneath(sys.stderr))
-    show(sentence, sys.stderr)
-
-
 def close_bars() -> None:
     """Erases the bars."""
     while _bars:
@@ -133,14 +125,14 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        _fail(str(stopped), stopped.exit_code)
+        _exit(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        _fail(f"error: {error}{_remedy(error)}", error.exit_code)
+        _exit(f"error: {error}{_remedy(error)}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
             raise
-        _fail(f"error: {sentence}", ResourceError.exit_code)
+        _exit(f"error: {sentence}", ResourceError.exit_code)
 
 
 @contextmanager
@@ -175,8 +167,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
 
 
-def _fail(sentence: str, exit_code: int) -> None:
-    end(sentence)
+def _exit(sentence: str, exit_code: int) -> None:
+    """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
+    close_bars()
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        print(end=ERASE_LINE, file=terminal.beneath(sys.stderr))
+    show(sentence, sys.stderr)
     sys.exit(exit_code)
 
 

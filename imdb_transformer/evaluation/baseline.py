@@ -183,8 +183,9 @@ def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:
         return
     beside = linear.logits(held_out.texts).argmax(1) == held_out.labels
     pair = pair_of("nb", str(opened.folder), beside, correct)
-    figures = {"difference": pair.difference, "low": pair.low, "high": pair.high}
-    yardstick = Yardstick(accuracy=float(beside.mean()), **figures)
+    yardstick = Yardstick(
+        accuracy=float(beside.mean()), difference=pair.difference, low=pair.low, high=pair.high
+    )
     write_whole(opened.folder / YARDSTICK, yardstick.model_dump_json().encode())
 
 

@@ -73,10 +73,7 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
         (epoch, indices)
         for epoch in range(options.epochs)
         for indices in batch_plan(
-            train.lengths,
-            batch_tokens=options.batch_tokens,
-            seed=options.seed,
-            epoch=epoch,
+            train.lengths, batch_tokens=options.batch_tokens, seed=options.seed, epoch=epoch
         )
     ]
     num_evals = options.epochs * options.evals_per_epoch

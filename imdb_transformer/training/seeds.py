@@ -45,11 +45,7 @@ class SeedsSummary(BaseModel):
 
 
 def seed_trainings(
-    config: Config,
-    base: Path,
-    num_seeds: int,
-    *,
-    teachers: Sequence[Path] = (),
+    config: Config, base: Path, num_seeds: int, *, teachers: Sequence[Path] = ()
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
     """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
 
