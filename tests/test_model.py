@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias, windows
-from imdb_transformer.model.classifier import Classifier, pool, without_words
+from imdb_transformer.model.classifier import Classifier, drop_words, pool
 from imdb_transformer.model.encoder import Block, Encoder, bigrams
 from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids
 
@@ -362,7 +362,7 @@ def test_word_dropout_drops_its_share_of_each_review_and_keeps_the_order() -> No
     left = torch.zeros(41)
     torch.manual_seed(0)
     for _ in range(400):
-        fewer, mask = without_words(ids, ids != 0, 0.25)
+        fewer, mask = drop_words(ids, ids != 0, 0.25)
         assert fewer.shape == (4, 30)
         assert mask.sum(1).tolist() == [30, 7, 1, 15]
         assert torch.equal(mask, fewer != 0)

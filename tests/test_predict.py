@@ -21,7 +21,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import refuse
-from imdb_transformer.data.rows import lines_as_they_come
+from imdb_transformer.data.rows import iter_lines
 from imdb_transformer.data.tables import Report, open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
@@ -289,7 +289,7 @@ def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr("imdb_transformer.data.rows.READ_BYTES", 100)
     stream = io.BytesIO(b"a" * 1_000_000)
     with pytest.raises(DataError, match="standard input: line 1 has more than 1,000 bytes"):
-        list(lines_as_they_come(stream, "utf-8", "standard input"))
+        list(iter_lines(stream, "utf-8", "standard input"))
     assert stream.tell() <= 1_100
 
 

@@ -209,7 +209,7 @@ def test_the_axis_of_a_loss_starts_at_zero() -> None:
 
 def test_points_lie_where_their_values_say() -> None:
     curve = charts.Curve("run", [(0, 0), (50, 0.5), (100, 1)], 0)
-    svg = charts.curves([curve], "x", "y", digits=1)
+    svg = charts.line_chart([curve], "x", "y", digits=1)
     (path,) = re.findall(r'points="([^"]*)"', svg)
     places = [tuple(map(float, place.split(","))) for place in path.split()]
     right, bottom = charts.WIDTH - charts.RIGHT, charts.HEIGHT - charts.BOTTOM

@@ -34,7 +34,7 @@ JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 
 
-def lines_as_they_come(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
+def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
     """Lines with their ends. Each list has the lines that could be read without waiting.
 
     A byte order mark overrides `encoding`. A byte that the encoding does not have becomes `UNDECODED`. Raises
@@ -77,7 +77,7 @@ def undecodable(encoding: str) -> str:
     return f"is not {encoding.upper()}{hint if encoding.lower() in ('utf-8', 'utf8', 'ascii') else ''}"
 
 
-def of_lines(
+def read_lines(
     parts: Iterable[list[str]], column: str, encoding: str, bad_row: BadRow, file: BinaryIO
 ) -> Iterator[Row | None]:
     """Each line as a row of one cell. None means that the rows before it should not wait for more.
@@ -106,7 +106,7 @@ def _has_more(file: BinaryIO, seconds: float) -> bool:
         return True
 
 
-def of_delimited(
+def read_delimited(
     lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow
 ) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first line, and the rows. The delimiter is the one that fits that line."""
@@ -148,7 +148,7 @@ def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_
             bad_row(number, problem + (f"; its quotes take in {num_more} more lines" if num_more else ""))
 
 
-def of_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
+def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
     """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, int, Any]]
@@ -196,7 +196,7 @@ def _parsed(text: str, encoding: str) -> Any:
         raise ValueError(f"is not JSON ({error})") from None
 
 
-def of_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
+def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first row of the first sheet, and the rows. All cells become text."""
     try:
         from openpyxl import load_workbook

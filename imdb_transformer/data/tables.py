@@ -87,19 +87,19 @@ def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report,
         pipe = file = file or stack.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
             file = stack.enter_context(gzip.open(file))
-        parts = rows.lines_as_they_come(file, encoding, path)
+        parts = rows.iter_lines(file, encoding, path)
         lines = chain.from_iterable(parts)
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
         elif suffix in JSON:
-            contents = _blocks(rows.of_json(lines, encoding, report), report)
+            contents = _blocks(rows.read_json(lines, encoding, report), report)
         elif suffix in DELIMITED:
-            contents = _text_blocks(*rows.of_delimited(lines, wanted, encoding, report))
+            contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report))
         elif suffix == ".xlsx":
-            contents = _text_blocks(*rows.of_excel(file, report))
+            contents = _text_blocks(*rows.read_excel(file, report))
         else:
             column = next(iter(wanted))
-            contents = _text_blocks([column], rows.of_lines(parts, column, encoding, report, pipe))
+            contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
             raise DataError(f"{path} is empty.")

@@ -34,13 +34,13 @@ class SelfAttention(nn.Module):
         `bias` comes from `attention_bias`, `rotation` from `rotary_table`. Without `rotation` the heads do
         not know the order of the tokens.
         """
-        q, k, v = in_heads(self.project_in(x), self.num_heads, self.head_width)  # (H, B, L, K) each
+        q, k, v = split_heads(self.project_in(x), self.num_heads, self.head_width)  # (H, B, L, K) each
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         q = q * (1 / math.sqrt(self.head_width))
         if self.windowed:
             num_groups, size, _ = bias.shape
-            q, k, v = (laid_end_to_end(heads, num_groups * size) for heads in (q, k, v))
+            q, k, v = (packed(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)
         # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
@@ -51,7 +51,7 @@ class SelfAttention(nn.Module):
         return self.project_out(select(heads, rows))
 
 
-def in_heads(x: Tensor, num_heads: int, head_width: int) -> tuple[Tensor, ...]:
+def split_heads(x: Tensor, num_heads: int, head_width: int) -> tuple[Tensor, ...]:
     """(B, L, nHK) -> n of (H, B, L, K), copied once."""
     return x.unflatten(-1, (-1, num_heads, head_width)).permute(2, 3, 0, 1, 4).contiguous().unbind()
 
@@ -83,7 +83,7 @@ def attention_bias(mask: Tensor, radius: int, dtype: torch.dtype, direction: int
     return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, never)
 
 
-def laid_end_to_end(heads: Tensor, length: int) -> Tensor:
+def packed(heads: Tensor, length: int) -> Tensor:
     """(H, B, L, K) -> (H, length, K), zeros after the last review."""
     flat = heads.flatten(1, 2)
     return F.pad(flat, (0, 0, 0, length - flat.shape[1])) if length > flat.shape[1] else flat

@@ -32,11 +32,11 @@ class Classifier(nn.Module):
     def features(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, L) ids and mask -> (B, D) in fp32, which the heads read."""
         if self.training and self.word_dropout:
-            ids, mask = without_words(ids, mask, self.word_dropout)
+            ids, mask = drop_words(ids, mask, self.word_dropout)
         return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
 
 
-def without_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """(B, L) ids and mask -> (B, L'): each review without a random `share` of its tokens.
 
     "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up, so a dropped token costs no time.

@@ -8,7 +8,7 @@ import math
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.attention import SelfAttention, attention_bias, in_heads
+from imdb_transformer.model.attention import SelfAttention, attention_bias, split_heads
 from imdb_transformer.model.encoder import FeedForward
 from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, rotate, select
 
@@ -87,8 +87,8 @@ class CrossAttention(nn.Module):
         self, x: Tensor, memory: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None
     ) -> Tensor:
         """(B, L, D) and memory (B, L, D) -> (B, L, D), or (R, D) at the positions `rows`."""
-        q = in_heads(self.project_queries(x), self.num_heads, self.head_width)[0]  # (H, B, L, K)
-        k, v = in_heads(self.project_memory(memory), self.num_heads, self.head_width)
+        q = split_heads(self.project_queries(x), self.num_heads, self.head_width)[0]  # (H, B, L, K)
+        k, v = split_heads(self.project_memory(memory), self.num_heads, self.head_width)
         if rotation is not None:  # a token and its copy in the memory have the same position
             q, k = rotate(q, rotation), rotate(k, rotation)
         q = q * (1 / math.sqrt(self.head_width))

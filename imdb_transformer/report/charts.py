@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def curves(
+def line_chart(
     drawn: Sequence[Curve], x: str, y: str, *, digits: int, y_range: Range | None = None,
     x_range: Range | None = None, height: int = HEIGHT, diagonal: float | None = None,
 ) -> str:  # fmt: skip
@@ -80,7 +80,7 @@ def curves(
     return _svg(height, [*parts, *_labels(labelled)])
 
 
-def dots(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
+def dot_chart(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
     """An SVG with a row for each name and its note: values as numbers, and as dots on intervals."""
     marks = ticks(100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100)
     height = ROW * len(rows) + BOTTOM

@@ -19,7 +19,7 @@ from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Evaluation
 from imdb_transformer.report import summaries
-from imdb_transformer.report.layout import Row, percent, text_beside, text_table
+from imdb_transformer.report.layout import Row, percent, read_asset, text_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
@@ -135,7 +135,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     start = (
         f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
     )
-    return text_beside("card.md").format(
+    return read_asset("card.md").format(
         head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
         name=_plain(name),
         model=f"{model.num_layers} layers, width {model.width}, {model.attention} attention",

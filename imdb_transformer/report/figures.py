@@ -23,7 +23,7 @@ Probabilities = NDArray[np.float64]  # (N, C)
 Labels = NDArray[np.int64]  # (N,)
 
 
-class Drawing(NamedTuple):
+class Figure(NamedTuple):
     """A figure of a page."""
 
     title: str
@@ -34,21 +34,21 @@ class Drawing(NamedTuple):
     """of the colours, if there are several; an empty one is not shown"""
 
 
-def grid(drawings: Iterable[Drawing | None]) -> str:
+def grid(figures: Iterable[Figure | None]) -> str:
     """The figures that exist, each with its title and description."""
-    figures = []
-    for drawing in filter(None, drawings):
-        said = html.escape(drawing.description)
-        role = f' role="img" aria-label="{said}"' if drawing.content.startswith("<svg") else ""
-        figures.append(
-            f"<figure><figcaption><b>{drawing.title}</b><span>{said}</span></figcaption>"
-            f"{charts.legend(drawing.names) if len(drawing.names) > 1 else ''}"
-            f"<div{role}>{drawing.content}</div></figure>"
+    parts = []
+    for figure in filter(None, figures):
+        description = html.escape(figure.description)
+        role = f' role="img" aria-label="{description}"' if figure.content.startswith("<svg") else ""
+        parts.append(
+            f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>"
+            f"{charts.legend(figure.names) if len(figure.names) > 1 else ''}"
+            f"<div{role}>{figure.content}</div></figure>"
         )
-    return f'<div class="figures">{"".join(figures)}</div>'
+    return f'<div class="figures">{"".join(parts)}</div>'
 
 
-def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
+def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
     """Loss of each run against the step, in training and on validation; None without any."""
     drawn: list[Curve] = []
     texts = []
@@ -67,12 +67,12 @@ def losses(by_run: Mapping[str, Metrics]) -> Drawing | None:
     if not drawn:
         return None
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
-    names = ["training", "validation"] if alone else _drawn(by_run)
-    svg = charts.curves(drawn, "step", "loss", digits=3)
-    return Drawing("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
+    names = ["training", "validation"] if alone else _colour_names(by_run)
+    svg = charts.line_chart(drawn, "step", "loss", digits=3)
+    return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
 
 
-def accuracies(by_run: Mapping[str, Metrics]) -> Drawing | None:
+def accuracies(by_run: Mapping[str, Metrics]) -> Figure | None:
     """Validation accuracy of each run against the step; None if no run was validated."""
     drawn, texts = [], []
     for i, (name, metrics) in enumerate(by_run.items()):
@@ -85,23 +85,23 @@ def accuracies(by_run: Mapping[str, Metrics]) -> Drawing | None:
         return None
     shown = [y for curve in drawn for _, y in curve.points]
     y_range = (min(*shown, max(shown) - 1), max(shown))
-    svg = charts.curves(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
+    svg = charts.line_chart(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
-    return Drawing("Validation accuracy", description, svg, _drawn(by_run))
+    return Figure("Validation accuracy", description, svg, _colour_names(by_run))
 
 
-def _drawn(by_run: Mapping[str, Metrics]) -> list[str]:
+def _colour_names(by_run: Mapping[str, Metrics]) -> list[str]:
     """The names of the colours. A run without a curve, such as a linear model, has an empty name."""
     return [name if metrics else "" for name, metrics in by_run.items()]
 
 
-def logged_curve(metrics: Metrics, key: str, title: str) -> Drawing | None:
+def logged_curve(metrics: Metrics, key: str, title: str) -> Figure | None:
     """A number that each step logs, such as the learning rate, against the step."""
     points = binned_means([(line["step"], line[key]) for line in metrics if key in line])
     if not points:
         return None
-    svg = charts.curves([Curve(title, points, 0)], "step", title.lower(), digits=5)
-    return Drawing(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", svg)
+    svg = charts.line_chart([Curve(title, points, 0)], "step", title.lower(), digits=5)
+    return Figure(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", svg)
 
 
 def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -115,7 +115,7 @@ def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Drawing | None:
+def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Figure | None:
     """True against false positives of the second of two classes; None if the split lacks a class."""
     from sklearn.metrics import auc, roc_curve
 
@@ -127,14 +127,14 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
         areas.append(f"{name} {auc(x, y):.4f}")
         shown = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
         drawn.append(Curve(name, list(zip(x[shown].tolist(), y[shown].tolist(), strict=True)), i))
-    svg = charts.curves(
+    svg = charts.line_chart(
         drawn, "false positive rate", "true positive rate", digits=3, x_range=(0, 1), y_range=(0, 1),
         height=charts.SQUARE, diagonal=0,
     )  # fmt: skip
-    return Drawing("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
+    return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
 
 
-def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Drawing:
+def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Figure:
     """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
     drawn = []
     for i, (name, probabilities) in enumerate(by_name.items()):
@@ -144,15 +144,15 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
         drawn.append(Curve(name, points, i, "dots"))
     chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
-    svg = charts.curves(
+    svg = charts.line_chart(
         drawn, "confidence", "accuracy", digits=3, x_range=(chance, 1), y_range=(lowest, 1),
         height=charts.SQUARE, diagonal=chance,
     )  # fmt: skip
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    return Drawing("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
+    return Figure("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
 
 
-def by_class(evaluation: Evaluation) -> Drawing:
+def by_class(evaluation: Evaluation) -> Figure:
     """Recall, precision and F1 of each class, in percent."""
     counts = evaluation.confusion
     rows = []
@@ -164,20 +164,20 @@ def by_class(evaluation: Evaluation) -> Drawing:
     description = (
         "Recall: share of the class that is recognised. Precision: share of its predictions that are correct."
     )
-    return Drawing("Classes", description, charts.dots(rows), ["recall", "precision"])
+    return Figure("Classes", description, charts.dot_chart(rows), ["recall", "precision"])
 
 
-def confusion(evaluation: Evaluation) -> Drawing:
+def confusion(evaluation: Evaluation) -> Figure:
     """Counts by true and predicted class."""
     table = heat_table("true \\ predicted", evaluation.classes, evaluation.confusion)
     correct = sum(row[i] for i, row in enumerate(evaluation.confusion))
     description = (
         f"{correct:,} of {evaluation.num_examples:,} reviews are on the diagonal. Shares are of a row."
     )
-    return Drawing("Confusion", description, table)
+    return Figure("Confusion", description, table)
 
 
-def slices(evaluation: Evaluation) -> Drawing | None:
+def slices(evaluation: Evaluation) -> Figure | None:
     """Accuracy of each slice of the reviews."""
     if not evaluation.slices:
         return None
@@ -185,7 +185,7 @@ def slices(evaluation: Evaluation) -> Drawing | None:
     for name, part in evaluation.slices.items():
         share = _share(round(part.accuracy * part.num_examples), part.num_examples)
         rows.append((name, _num_reviews(part.num_examples), [share] if share else []))
-    return Drawing("Accuracy by kind of review", "In percent, with 95% intervals.", charts.dots(rows))
+    return Figure("Accuracy by kind of review", "In percent, with 95% intervals.", charts.dot_chart(rows))
 
 
 def _num_reviews(count: int) -> str:

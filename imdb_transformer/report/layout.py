@@ -138,14 +138,14 @@ def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_secon
 
     page = PAGE.format(
         title=html.escape(title),
-        style=text_beside("page.css"),
+        style=read_asset("page.css"),
         refresh=f'\n<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
         body="\n".join(sections),
     )
     write_whole(path, page.encode(errors="replace"))  # an argument may contain bytes that are not text
 
 
-def text_beside(name: str) -> str:
+def read_asset(name: str) -> str:
     """The text of a file in this folder, such as the style sheet."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
@@ -160,6 +160,6 @@ def tiles(scores: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="tiles">{"".join(each)}</dl>'
 
 
-def folded(summary: str, content: str) -> str:
+def details(summary: str, content: str) -> str:
     """Text that opens at a click."""
     return f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(content)}</pre></details>"

@@ -17,7 +17,15 @@ from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import evaluations, figures, summaries
-from imdb_transformer.report.layout import duration, folded, html_table, percent, shortened, tiles, write_page
+from imdb_transformer.report.layout import (
+    details,
+    duration,
+    html_table,
+    percent,
+    shortened,
+    tiles,
+    write_page,
+)
 from imdb_transformer.report.reviews import marked_words, with_breaks
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.loop import Update
@@ -121,7 +129,7 @@ def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[P
     write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
 
 
-def _figures(predictions: Predictions) -> list[figures.Drawing | None]:
+def _figures(predictions: Predictions) -> list[figures.Figure | None]:
     evaluation, name = predictions.evaluation, predictions.run.folder.name
     calibrated = np.exp(predictions.log_probabilities)
     both = {"before calibration": np.exp(predictions.raw_log_probabilities), "after": calibrated}
@@ -147,13 +155,13 @@ def _yardstick(opened: run.Run) -> list[str]:
 
 
 def _origin(opened: run.Run) -> list[str]:
-    """Config and environment, folded."""
+    """Config and environment, which open at a click."""
     recorded = opened.folder / run.ENVIRONMENT
     environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
     return [
         "<h2>The run</h2>",
-        folded("Config", config_file.dump(opened.config)),
-        folded("Environment", environment),
+        details("Config", config_file.dump(opened.config)),
+        details("Environment", environment),
     ]
 
 

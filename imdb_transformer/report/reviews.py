@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.layout import one_line, shortened, text_beside, write_page
+from imdb_transformer.report.layout import one_line, read_asset, shortened, write_page
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
@@ -66,7 +66,7 @@ def write_reviews(path: Path, sections: Sequence[str], *, explained: bool, atten
     title = "Which words decided" if explained else "What each word attended to"
     if explained and attended:
         title += ", and what they attended to"
-    scripts = [f"<script>{text_beside('attention.js')}</script>"] if attended else []
+    scripts = [f"<script>{read_asset('attention.js')}</script>"] if attended else []
     write_page(path, title, [*sections, *scripts])
 
 
