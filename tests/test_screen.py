@@ -121,7 +121,8 @@ def test_an_error_during_work_is_printed_on_a_line_of_its_own(monkeypatch: pytes
     monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)
     work = screen.tracked(range(3), "work", 3)
     next(iter(work))
-    screen.end("error: it broke.")
+    with pytest.raises(SystemExit):
+        screen.exit_with("error: it broke.", 2)
     assert rows(terminal.getvalue())[-2:] == ["error: it broke.", ""]
 
 

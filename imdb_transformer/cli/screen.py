@@ -125,14 +125,14 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        _exit(str(stopped), stopped.exit_code)
+        exit_with(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        _exit(f"error: {error}{_remedy(error)}", error.exit_code)
+        exit_with(f"error: {error}{_remedy(error)}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
             raise
-        _exit(f"error: {sentence}", ResourceError.exit_code)
+        exit_with(f"error: {sentence}", ResourceError.exit_code)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
 
 
-def _exit(sentence: str, exit_code: int) -> None:
+def exit_with(sentence: str, exit_code: int) -> None:
     """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
     close_bars()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
