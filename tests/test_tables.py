@@ -65,7 +65,7 @@ def test_a_wrong_encoding_is_reported_with_its_line_and_the_option(tmp_path: Pat
     with pytest.raises(DataError, match="line 1 is not UTF-8"):
         rows_of(path)
     for unknown in ("cp125", "hex"):
-        with pytest.raises(ConfigError, match=f"no encoding '{unknown}'"):
+        with pytest.raises(ConfigError, match=f"'{unknown}' is not an encoding"):
             rows_of(path, encoding=unknown)
 
 
