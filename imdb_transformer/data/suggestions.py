@@ -1,4 +1,4 @@
-"""What to say about a table whose columns have other names: the options that may fit it."""
+"""Suggests options for a table whose columns have other names."""
 
 import codecs
 import gzip
@@ -21,7 +21,7 @@ MIN_ROWS_PER_CLASS = 5  # on average; ids and dates repeat less
 def suggested_options(path: Path, encoding: str, text_column: str, label_column: str | None = None) -> str:
     """` Perhaps: --text-column body --label-column stars`; empty if no column is missing or none fits.
 
-    It is taken from the first rows. `label_column` None asks for a text column alone.
+    It depends on the first rows. With `label_column` None, only a text column is needed.
     """
     if not path.is_file():  # a pipe can be read once
         return ""

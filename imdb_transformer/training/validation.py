@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from imdb_transformer.data.batches import BATCH_TOKENS, length_batches
+from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
@@ -60,7 +60,7 @@ def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardw
     model.eval()
     generator = torch.Generator(hardware.device).manual_seed(0)
     loss, num_correct, num_guessed = 0.0, 0, 0
-    for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS):
+    for indices in length_batches(split.lengths):
         batch = get_batch(split, indices, hardware)
         guesses = GUESSES[objective](model, batch, hardware.dtype, SHARE, generator)
         sums = model.full_loss(*guesses)
