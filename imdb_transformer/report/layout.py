@@ -160,6 +160,6 @@ def tiles(scores: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="tiles">{"".join(each)}</dl>'
 
 
-def details(summary: str, content: str) -> str:
+def folded(summary: str, content: str) -> str:
     """Text that opens at a click."""
     return f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(content)}</pre></details>"

@@ -17,15 +17,7 @@ from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import evaluations, figures, summaries
-from imdb_transformer.report.layout import (
-    details,
-    duration,
-    html_table,
-    percent,
-    shortened,
-    tiles,
-    write_page,
-)
+from imdb_transformer.report.layout import duration, folded, html_table, percent, shortened, tiles, write_page
 from imdb_transformer.report.reviews import marked_words, with_breaks
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.loop import Update
@@ -160,8 +152,8 @@ def _origin(opened: run.Run) -> list[str]:
     environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
     return [
         "<h2>The run</h2>",
-        details("Config", config_file.dump(opened.config)),
-        details("Environment", environment),
+        folded("Config", config_file.dump(opened.config)),
+        folded("Environment", environment),
     ]
 
 
