@@ -43,6 +43,12 @@ def refuse(problem: str) -> None:
     raise DataError(f"{problem}.")
 
 
+def refuse_row(problem: str) -> None:
+    """`refuse` for tables, of which a bad row can be left out. A problem with an option has its remedy."""
+    remedy = "" if "--" in problem else ". To leave such rows out: --bad-rows skip (data.bad_rows=skip)"
+    refuse(f"{problem}{remedy}")
+
+
 def from_named_labels(
     columns: NamedColumns, *, origin: str, classes: Sequence[str] = (),
     bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,

@@ -29,6 +29,8 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 DELIMITERS = ",;\t|"
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
+ZIP = "PK\x03\x04"
+"""how ZIP archives and .xlsx files begin"""
 MAX_NESTING = 100
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 WAIT_SECONDS = 0.1  # for more lines of a pipe
@@ -118,6 +120,11 @@ def read_delimited(
         delimiter = max(
             DELIMITERS, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
         )
+    if first.startswith(ZIP):
+        raise ValueError("it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx")
+    if "\0" in first:
+        name = "utf-16-be" if first.startswith("\0") else "utf-16-le"
+        raise ValueError(f"it has null bytes; try --encoding {name} (--set data.encoding={name})")
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
     csv.field_size_limit(MAX_REVIEW_BYTES)

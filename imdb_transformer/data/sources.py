@@ -18,7 +18,14 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse
+from imdb_transformer.data.reviews import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Reviews,
+    from_named_labels,
+    refuse,
+    refuse_row,
+)
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
 from imdb_transformer.errors import DataError, DataWarning
@@ -107,7 +114,7 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
     """Reviews of one table file for each split."""
     reported: list[str] = []
     skip = tables.Skip(reported.append)
-    bad_row = skip if config.bad_rows == "skip" else refuse
+    bad_row = skip if config.bad_rows == "skip" else refuse_row
     columns, numbers = {}, {}
     for split, path in files.items():
         needed = _columns_needed(split, config)

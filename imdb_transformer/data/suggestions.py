@@ -35,6 +35,8 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     missing = [option for option, column in wanted.items() if column not in rows.schema.names]
     if not missing:
         return ""
+    if any(name in column.to_pylist() for name, column in zip(rows.schema.names, rows.columns, strict=True)):
+        return " The first line seems to be a review: it must name the columns."
     text = text_column if text_column in rows.schema.names else _text_like(rows)
     similar = {"--text-column": text, "--label-column": _label_like(rows, text)}
     words = [word for option in missing if (column := similar[option]) for word in (option, column)]
@@ -55,7 +57,7 @@ def _is_windows_text(path: Path, encoding: str) -> bool:
         try:
             codecs.getincrementaldecoder(name)().decode(data)
             fits[name] = True
-        except (UnicodeDecodeError, LookupError):
+        except (UnicodeError, LookupError):
             fits[name] = False
     return fits[WINDOWS] and not fits[encoding]
 
