@@ -321,6 +321,17 @@ def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: P
     )
 
 
+def test_a_text_that_is_the_name_of_a_file_gets_a_note(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my r.csv").write_text("text\na good film\n")
+    result = imdb_tx("predict", "--run", trained, "my r.csv", "none.csv", "long " * 100, "a\0b")
+    assert result.exit_code == 0
+    assert result.stderr.count("is a file") == 1
+    assert "note: my r.csv is a file. To classify its reviews: --input 'my r.csv'\n" in result.stderr
+
+
 @pytest.mark.parametrize(("name", "content"), [("h.csv", "text,id\n"), ("h.txt", "")])
 def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)

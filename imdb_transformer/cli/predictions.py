@@ -1,9 +1,10 @@
 """Predictions of `imdb-tx predict`: printed, shown with their reasons, or written to a file."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -71,10 +72,19 @@ def predict_texts(request: Request, texts: list[str], view: View | None, *, few:
     """Prints the predictions of texts."""
     predictor = load(request, exact=True, few=few)
     _note_unfamiliar(predictor, request.paths, texts)
+    _note_files(texts)
     if view is None:
         _show(predictor(texts), request)
     else:
         _show_views(predictor, texts, view, request.as_json)
+
+
+def _note_files(texts: list[str]) -> None:
+    """Says of texts that are names of files how to classify what is in the file."""
+    for text in texts:
+        with suppress(OSError):  # a text may be too long for a name
+            if Path(text).is_file():
+                screen.note(f"note: {text} is a file. To classify its reviews: --input {shlex.quote(text)}")
 
 
 def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
@@ -127,13 +137,13 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
 @contextmanager
 def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end it shows how many were skipped."""
-    from imdb_transformer.data.reviews import refuse
+    from imdb_transformer.data.reviews import refuse_row
     from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.tables import open_reviews
 
     file = sys.stdin.buffer if source == STDIN else None
     skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
-    bad_row = skip if reading.bad_rows == "skip" else refuse
+    bad_row = skip if reading.bad_rows == "skip" else refuse_row
     yield open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=bad_row, file=file)
     if skip.num_rows:
         screen.note(f"skipped rows: {skip.num_rows:,}")
