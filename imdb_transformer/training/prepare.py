@@ -26,7 +26,7 @@ from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
 FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
-NO_STARS = "the stars of these reviews are not known, so they are not learnt: train.star_weight is 0"
+NO_STARS = "none of these reviews has a star rating of IMDB to learn: train.star_weight is 0 in this run"
 
 
 class Prepared(NamedTuple):
