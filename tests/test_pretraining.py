@@ -103,6 +103,19 @@ def test_fine_tuning_takes_the_encoder_of_any_objective(tiny: Tiny, tmp_path: Pa
         assert torch.equal(saved[f"encoder.{name}"], tensor)
 
 
+def test_a_deeper_encoder_starts_with_the_blocks_of_its_origin_repeated(tiny: Tiny, tmp_path: Path) -> None:
+    options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
+    origin = pretrained(tiny(*options, "model.num_layers=2"), tmp_path / "origin")
+    saved = load_file(origin.checkpoint("best") / "model.safetensors")
+    start = f"train.init_from={origin.folder}"
+    model = prepare(tiny(start, "model.num_layers=4"), "encoder", CPU).model
+    for name, tensor in model.get_submodule("encoder").state_dict().items():
+        repeated = name.replace("blocks.2.", "blocks.0.").replace("blocks.3.", "blocks.1.")
+        assert torch.equal(saved[f"encoder.{repeated}"], tensor)
+    with pytest.raises(RunError, match=r"model\.num_layers is 2, here it is 3"):
+        prepare(tiny(start, "model.num_layers=3"), "encoder", CPU)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -1,6 +1,7 @@
 """Starts a model with the encoder of another run, and checks that the run fits."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imdb_transformer.store import checkpoint, run
 
 NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
+BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 FREE = {"pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 
@@ -36,7 +38,10 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(opened)  # raises RunError if it is damaged
     _check_same(path, "tokenizer", config.tokenizer, opened.config.tokenizer, {"max_length", "tail_length"})
-    _check_same(path, "model", config.model, opened.config.model, FREE)
+    free = set(FREE)
+    if config.model.num_layers % opened.config.model.num_layers == 0:  # its blocks are repeated
+        free.add("num_layers")
+    _check_same(path, "model", config.model, opened.config.model, free)
     return Tokenizer.load(opened.folder, config.tokenizer)
 
 
@@ -85,13 +90,20 @@ def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, 
 
 
 def load_encoder(model: nn.Module, path: Path) -> None:
-    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is."""
+    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is.
+
+    A deeper encoder repeats all blocks of the run in turn ("progressive stacking", Gong et al. 2019).
+    """
     opened, folder = run.locate(path)
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
-    tensors = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
-    prefix = "encoder."
-    encoder = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    checkpoint.load_weights(model.get_submodule("encoder"), encoder, origin=folder)
+    arrays = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+    prefix, num_layers = "encoder.", opened.config.model.num_layers
+    encoder = {name.removeprefix(prefix): t for name, t in arrays.items() if name.startswith(prefix)}
+    submodule = model.get_submodule("encoder")
+    for name in submodule.state_dict():
+        origin = BLOCK.sub(lambda number: str(int(number[0]) % num_layers), name)
+        encoder.setdefault(name, encoder[origin])
+    checkpoint.load_weights(submodule, encoder, origin=folder)
 
 
 def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
