@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import PADDING_MULTIPLE, EncodedReview, batch_plan, pad
+from imdb_transformer.data.batches import PADDING_MULTIPLE, EncodedReview, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
@@ -72,13 +72,27 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     batches = [
         (epoch, indices)
         for epoch in range(options.epochs)
-        for indices in batch_plan(
+        for indices in epoch_batches(
             train.lengths, batch_tokens=options.batch_tokens, seed=options.seed, epoch=epoch
         )
     ]
     num_evals = options.epochs * options.evals_per_epoch
     eval_steps = {max(1, round(len(batches) * i / num_evals)) for i in range(1, num_evals + 1)}
     return Plan(batches, frozenset(eval_steps))
+
+
+def epoch_batches(
+    lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int, multiple: int = PADDING_MULTIPLE
+) -> list[NDArray[np.int64]]:
+    """The batches of one epoch, in order: every review once, like lengths together.
+
+    It is a pure function of its arguments, so a resumed run needs no generator. Before sorting, lengths are
+    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple, sort_by=blurred)
+    return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:

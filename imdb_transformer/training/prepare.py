@@ -15,9 +15,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds, tokenizer_of
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import DataWarning, RunError
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.generate import spacing_odds
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
