@@ -33,16 +33,15 @@ def load(path: Path, *, device: str = "auto") -> tuple[LanguageModel, Tokenizer,
             f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
             "imdb-tx pretrain --config pretrain.toml --set pretrain.objective=causal"
         )
-    # With the number of threads of this process, not of the run's training.
-    chosen = hardware.choose(config.train.model_copy(update={"device": device, "num_threads": 0}))
+    chosen = hardware.choose_for_prediction(config.train, device)
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
     with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
         model = LanguageModel(
             config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(size),
             spacing=torch.zeros(2, size),
         )  # fmt: skip
-    meta = checkpoint.read_meta(folder, tokenizer_hash=tokenizer.content_hash)
-    checkpoint.load_weights(model, checkpoint.load_arrays(folder, checkpoint.MODEL, meta), origin=folder)
+    _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    checkpoint.load_weights(model, weights, origin=folder)
     return model.to(chosen.device).eval(), tokenizer, chosen
 
 

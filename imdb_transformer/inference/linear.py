@@ -54,8 +54,7 @@ class LinearModel:
             ngrams = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError):
             raise RunError(f"{path} is missing or damaged.") from None
-        meta = checkpoint.read_meta(folder, tokenizer_hash=_hash_of(ngrams))
-        stored = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+        _, stored = checkpoint.read_model(folder, tokenizer_hash=_hash_of(ngrams))
         rows = 1 if len(classes) == 2 else len(classes)
         shapes = {"scale": (len(ngrams),), "weights": (rows, len(ngrams)), "intercept": (rows,)}
         if {name: tuple(array.shape) for name, array in stored.items()} != shapes:

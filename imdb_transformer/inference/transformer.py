@@ -27,21 +27,16 @@ class TransformerModel:
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
-        config = opened.config
-        # With the number of threads of this process, not of the run's training.
-        changes = {"device": device, "num_threads": 0} | ({"precision": "fp32"} if exact else {})
-        self.hardware = hardware.choose(config.train.model_copy(update=changes))
-        self.tokenizer, self.max_length = tokenizer_of(opened), config.tokenizer.max_length
+        self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
+        self.tokenizer = tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
-        meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
-        self.step = meta.step
+        self.step, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
         with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
             self.classifier = Classifier(
-                config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
+                opened.config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
             )
-        weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
-        weights = {name: t for name, t in weights.items() if not name.startswith("star_head.")}
-        checkpoint.load_weights(self.classifier, weights, origin=folder)
+        used = {name: array for name, array in weights.items() if not name.startswith("star_head.")}
+        checkpoint.load_weights(self.classifier, used, origin=folder)
         self.classifier.to(self.hardware.device).eval()
 
     @property

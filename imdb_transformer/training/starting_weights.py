@@ -87,10 +87,9 @@ def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, 
 def load_encoder(model: nn.Module, path: Path) -> None:
     """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is."""
     opened, folder = run.locate(path)
-    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
-    tensors = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+    _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
     prefix = "encoder."
-    encoder = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    encoder = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
     checkpoint.load_weights(model.get_submodule("encoder"), encoder, origin=folder)
 
 
