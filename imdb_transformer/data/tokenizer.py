@@ -74,8 +74,6 @@ class Tokenizer:
         """The tokenizer that `save` wrote into `folder`. Raises RunError."""
         path = folder / FILE_NAME
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise RunError(f"{path} is too large for a tokenizer.")
             return cls(path.read_text(encoding="utf-8"), config, origin=str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(
