@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.data.tokenizer import tokenizer_of
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.exported import SUFFIX, ExportedModel
+from imdb_transformer.inference.export import SUFFIX, ExportedModel
 from imdb_transformer.inference.linear import LinearModel
 from imdb_transformer.model import plain
 from imdb_transformer.store import checkpoint, run

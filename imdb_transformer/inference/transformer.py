@@ -1,6 +1,6 @@
 """Turns texts into logits with the tokenizer and the classifier of a run.
 
-Shapes: N reviews, C classes.
+Shapes: N reviews, B batch, L length, C classes.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from imdb_transformer import hardware
 from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order, length_batches, pad
@@ -64,6 +65,28 @@ def logits_of(
         rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     model.train(was_training)
     return in_order(rows, batches)
+
+
+class CalibratedClassifier(nn.Module):
+    """The classifier as it is exported: (B, L) ids of any length -> (B, C) calibrated log-probabilities.
+
+    A review without ids, or of padding alone, is the empty text, whose id is `empty_id`.
+    """
+
+    def __init__(self, classifier: Classifier, temperature: float, empty_id: int) -> None:
+        super().__init__()
+        self.classifier, self.temperature, self.empty_id = classifier, temperature, empty_id
+        # Windowed attention needs whole groups of twice the radius. Padding makes the graph fit any length.
+        self.multiple = 2 * max(1, classifier.encoder.radius)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, L) -> (B, C)."""
+        num_added = self.multiple - ids.shape[1] % self.multiple  # one at least
+        ids = F.pad(ids, (0, num_added), value=PAD_ID)
+        first = torch.where((ids != PAD_ID).any(1), ids[:, 0], self.empty_id)
+        ids = torch.cat([first[:, None], ids[:, 1:]], 1)
+        logits = self.classifier(ids, ids != PAD_ID, torch.float32)
+        return torch.log_softmax(logits / self.temperature, dim=1)
 
 
 def only_transformer(models: Sequence[object]) -> TransformerModel:
