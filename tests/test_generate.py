@@ -74,7 +74,7 @@ def test_the_spelling_of_any_ids_is_whole_utf_8(ids: list[int]) -> None:
     assert spelt.encode().decode() == spelt
 
 
-def test_half_a_letter_is_left_out() -> None:
+def test_an_incomplete_utf8_character_is_left_out() -> None:
     ids = TOKENIZER.encode(["é"], whole=True)[0].tolist()
     assert len(ids) == 2
     assert TOKENIZER.spelling(ids) == "é"

@@ -164,7 +164,7 @@ def test_muon_updates_the_matrices_of_a_decoder() -> None:
     assert updated == of_blocks
 
 
-def test_the_held_out_loss_of_a_causal_model_is_that_of_one_prefix_at_a_time(tiny: Tiny) -> None:
+def test_the_held_out_loss_of_a_causal_model_equals_that_of_one_prefix_at_a_time(tiny: Tiny) -> None:
     made = prepare(tiny("pretrain.objective=causal", "model.dropout=0.5"), "encoder", CPU)
     model, split = made.model, made.validation
     assert isinstance(model, LanguageModel)

@@ -54,7 +54,7 @@ class Predictions(NamedTuple):
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """(N,)."""
+        """(N,), true where the predicted class is the label."""
         return self.log_probabilities.argmax(1) == self.labels
 
 

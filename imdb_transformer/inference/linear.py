@@ -65,7 +65,7 @@ class LinearModel:
 
     @property
     def vocab_size(self) -> int:
-        """F."""
+        """F, the number of n-grams."""
         return len(self.ngrams)
 
     @property
@@ -90,7 +90,7 @@ class LinearModel:
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C or 1)."""
+        """(N, C) scores, or (N, 1) for the second of two classes."""
         features = weighted(self.weighting, self._counter.transform(texts), self.scale)
         return np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
 
