@@ -18,6 +18,7 @@ from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 
@@ -56,14 +57,12 @@ def logits_of(
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float32]:  # fmt: skip
     """(N, C) logits of encoded reviews, one at least, computed in batches of like length."""
-    was_training = model.training
-    model.eval()
     batches = length_batches(np.array([len(review) for review in reviews]), batch_tokens=batch_tokens)
     rows = []
-    for indices in tracked(batches, "predicting, batch", len(batches)):
-        ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
-        rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
-    model.train(was_training)
+    with evaluation_mode(model):
+        for indices in tracked(batches, "predicting, batch", len(batches)):
+            ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
+            rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
 
 

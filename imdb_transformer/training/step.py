@@ -21,6 +21,7 @@ from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import write
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import GUESSES, Metrics, objective_of
@@ -161,27 +162,22 @@ def sample(learner: Learner, prepared: Prepared) -> str:
     model = learner.averaged
     if not isinstance(model, LanguageModel) or model.spacing is None:
         return ""
-    was_training = model.training
-    words = write(model.eval(), prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS)
-    text = "".join(words)
-    model.train(was_training)
-    return text
+    with evaluation_mode(model):
+        return "".join(write(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
 
 
 @torch.inference_mode()
 def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardware: Hardware) -> Score:
     """Accuracy and loss on guessed tokens of a split, over the whole vocabulary. The noise never changes."""
-    was_training = model.training
-    model.eval()
     generator = torch.Generator(hardware.device).manual_seed(0)
     loss, num_correct, num_guessed = 0.0, 0, 0
-    for indices in length_batches(split.lengths):
-        batch = get_batch(split, indices, hardware)
-        guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
-        sums = model.full_loss(*guesses)
-        loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
-        num_guessed += guesses[2]
-    model.train(was_training)
+    with evaluation_mode(model):
+        for indices in length_batches(split.lengths):
+            batch = get_batch(split, indices, hardware)
+            guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
+            sums = model.full_loss(*guesses)
+            loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
+            num_guessed += guesses[2]
     return Score(accuracy=num_correct / max(num_guessed, 1), loss=loss / max(num_guessed, 1))
 
 
