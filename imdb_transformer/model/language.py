@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig, PretrainConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias, split_heads
-from imdb_transformer.model.encoder import Encoder, FeedForward
-from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, rotate, select
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, Linear, rotate, rotation_of, select
 
 SIZE_MULTIPLE = 128  # M and C are rounded up to a multiple of it
 RARE = 1e-3  # added to each id's count: an id that never occurs may still become a candidate
@@ -134,9 +134,7 @@ class Decoder(nn.Module):
         length = x.shape[1]
         bias = attention_bias(mask, min(self.radius, length), x.dtype, direction=1)
         memory_bias = attention_bias(mask, 0, x.dtype)
-        rotation = None
-        if self.config.positions == "rotary":
-            rotation = rotary_table(length, self.config.head_width, x.device, x.dtype)
+        rotation = rotation_of(self.config, length, x.device, x.dtype)
         for block in self.blocks:
             x = block(x, memory, bias, memory_bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
