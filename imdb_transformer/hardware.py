@@ -53,6 +53,15 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
     return Hardware(device, torch.bfloat16 if wants_bf16 else torch.float32)
 
 
+def choose_for_prediction(config: TrainConfig, device: str, *, exact: bool = False) -> Hardware:
+    """The hardware to predict on, with the threads of this process, not of the run's training.
+
+    `exact`: in fp32 even if bf16 is faster.
+    """
+    changes = {"device": device, "num_threads": 0} | ({"precision": "fp32"} if exact else {})
+    return choose(config.model_copy(update=changes))
+
+
 def keep_freed_memory() -> None:
     """Makes glibc keep freed memory for the next tensors.
 

@@ -55,11 +55,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches
+from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, tokenize
+from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.optimizers import ADAM_EPS, BETA1
-from imdb_transformer.training.plan import Batch, make_batch
+from imdb_transformer.training.plan import Batch
 from imdb_transformer.training.prepare import make_classifier
 from imdb_transformer.training.step import make_learner, train_step
 
@@ -113,13 +114,13 @@ def batches_of(part: Part, batch_tokens: int, multiple: int) -> list[Batch]:
     order = np.argsort([-len(review) for review in part.reviews], kind="stable")
     padded = -(-max(map(len, part.reviews)) // multiple) * multiple * len(order)
     count = min(len(order), max(1, round(padded / batch_tokens)))
-    return [
-        make_batch(
-            [part.reviews[i] for i in indices], part.labels[indices].astype(np.int64), torch.device("cpu"),
-            multiple=multiple,
-        )
-        for indices in np.array_split(order, count)
-    ]  # fmt: skip
+    batches = []
+    for indices in np.array_split(order, count):
+        reviews = [part.reviews[i] for i in indices]
+        ids = torch.from_numpy(pad(reviews, multiple=multiple))
+        labels = torch.from_numpy(part.labels[indices].astype(np.int64))
+        batches.append(Batch(ids, ids != PAD_ID, labels, sum(map(len, reviews))))
+    return batches
 
 
 def each_batch(step: Step, batch_tokens: int, multiple: int) -> contest.Work:

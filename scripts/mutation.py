@@ -42,7 +42,10 @@ from scripts.mutants import Mutant, lines_in_functions, mutants_of
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutation"
-TARGETS = ("model", "training", "data/holdout.py", "data/batches.py", "evaluation", "store/files.py")
+TARGETS = (
+    "model", "training", "data/holdout.py", "data/batches.py", "evaluation", "inference/linear.py",
+    "store/files.py",
+)  # fmt: skip
 LEFT_OUT = {f"test_{name}.py" for name in ("browser", "cli", "distributed", "fuzz", "memory", "reliability")}
 HEAVY = (
     "torch._dynamo", "torch.utils.flop_counter", "sklearn.metrics", "sklearn.linear_model", "datasets",

@@ -73,7 +73,7 @@ def test_archive_and_extracted_folder_give_the_same_reviews(tmp_path: Path) -> N
         (member("aclImdb/train/pos/2_9.txt", size=5 << 20), "too many"),
     ],
 )
-def test_archive_members_that_attack_are_refused_and_nothing_is_written(
+def test_malicious_archive_members_are_refused_and_nothing_is_written(
     tmp_path: Path, extra: tarfile.TarInfo, said: str
 ) -> None:
     archive = make_archive(tmp_path / "evil.tar.gz", extra)
@@ -98,7 +98,7 @@ def test_archive_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytes
         read(make_archive(tmp_path / "tiny.tar.gz"))
 
 
-def test_archive_that_goes_on_after_its_end_is_refused_before_it_is_read_to_its_end(
+def test_an_archive_with_data_after_its_end_is_refused_before_all_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_archive(tmp_path / "bomb.tar.gz")

@@ -10,10 +10,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
-from imdb_transformer.evaluation.baseline import STRENGTH, Yardstick, fit, log_count_ratio, make_baseline
+from imdb_transformer.evaluation.baseline import Yardstick, make_baseline
 from imdb_transformer.evaluation.compare import compare
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split
-from imdb_transformer.inference.linear import WORDS, vectorizer, weighted
+from imdb_transformer.inference.linear import STRENGTH, WORDS, fit, log_count_ratio, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report import summaries
 from imdb_transformer.report.evaluations import card

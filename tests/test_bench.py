@@ -217,7 +217,7 @@ def test_modernberts_windows_reach_as_far_as_ours() -> None:
 
 @pytest.mark.parametrize("name", peers.PEERS)
 @pytest.mark.parametrize("precision", ["fp32", "autocast", "cast"])
-def test_a_peers_step_takes_the_fused_kernel_and_changes_its_fp32_weights(
+def test_a_peers_step_uses_the_fused_kernel_and_changes_its_fp32_weights(
     name: str, precision: str, model_config: Config
 ) -> None:
     if name != "torch":
@@ -249,7 +249,7 @@ def test_a_peer_off_the_fused_kernel_is_refused(
 # ---- training: what is printed
 
 
-def test_rows_change_one_factor_at_a_time_and_say_what_ours_skips(tiny: Callable[..., Config]) -> None:
+def test_rows_change_one_factor_at_a_time_and_name_what_ours_skips(tiny: Callable[..., Config]) -> None:
     config = tiny("model.word_dropout=0.5")
     factors = list(bench_train.OURS.values())
     for before, after in itertools.pairwise(factors):
@@ -301,7 +301,7 @@ def test_the_peak_is_that_of_the_best_shape(monkeypatch: pytest.MonkeyPatch) -> 
 # ---- length
 
 
-def test_only_the_fused_layer_takes_the_fused_kernel() -> None:
+def test_only_the_fused_layer_uses_the_fused_kernel() -> None:
     x = torch.randn(2, 64, 128, requires_grad=True)
     for kind in ("fused", "unfused", "windowed"):
         layer = bench_length.make_layer(kind, 128, 16, torch.float32)
@@ -323,7 +323,7 @@ def test_the_lstm_is_named_and_computed_in_fp32() -> None:
 # ---- prediction
 
 
-def test_the_peers_of_prediction_answer_in_the_order_of_the_texts(trained: Path) -> None:
+def test_the_peers_of_prediction_give_results_in_the_order_of_the_texts(trained: Path) -> None:
     pytest.importorskip("transformers")
     loop = bench_predict.make_loop(trained, [32])["32 tokens"]
     pipeline = bench_predict.make_pipeline(trained, [2])["2 texts"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
-from imdb_transformer.model.decoder import CrossAttention, Decoder, DecoderBlock
+from imdb_transformer.model.language import CrossAttention, Decoder, DecoderBlock
 from imdb_transformer.model.layers import rotary_table
 from tests.test_model import a_batch, copy_weights, small
 

@@ -37,7 +37,7 @@ def test_an_encoded_split_holds_the_ids_of_the_tokenizer(tmp_path: Path, tokeniz
 
 
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
-def test_parts_give_the_same_files_as_one_array(
+def test_a_split_encoded_in_parts_gives_the_same_files_as_one_encoded_at_once(
     tmp_path: Path, tokenizer: Tokenizer, vocab_size: int
 ) -> None:
     """Whatever the parts, the files are those that numpy writes for whole arrays."""

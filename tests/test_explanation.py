@@ -59,7 +59,7 @@ def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=300))
-def test_words_of_any_text_start_where_they_say(trained: Path, text: str) -> None:
+def test_each_word_of_any_text_has_the_index_of_its_first_character(trained: Path, text: str) -> None:
     predictor = Predictor.load(trained)
     explained = explain(predictor, text)
     for word in explained.words:

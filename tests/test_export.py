@@ -20,8 +20,7 @@ import torch
 from imdb_transformer import progress
 from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.export import export
-from imdb_transformer.inference.exported import ABOUT, TOKENIZER
+from imdb_transformer.inference.export import ABOUT, TOKENIZER, export
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel
 from tests.conftest import imdb_tx, write_jsonl

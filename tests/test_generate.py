@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data import demo
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.generate import draw, load, next_logits, write
+from imdb_transformer.inference.generate import draw, load, next_logits, spacing_odds, write
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.report.summaries import progress
 from imdb_transformer.training.train import training_steps
@@ -74,7 +74,7 @@ def test_the_spelling_of_any_ids_is_whole_utf_8(ids: list[int]) -> None:
     assert spelt.encode().decode() == spelt
 
 
-def test_half_a_letter_is_left_out() -> None:
+def test_an_incomplete_utf8_character_is_left_out() -> None:
     ids = TOKENIZER.encode(["é"], whole=True)[0].tolist()
     assert len(ids) == 2
     assert TOKENIZER.spelling(ids) == "é"

@@ -20,7 +20,7 @@ from imdb_transformer.training.objectives import GUESSES, pretraining, random_to
 from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import prepare
-from imdb_transformer.training.validation import SHARE, token_score
+from imdb_transformer.training.step import VALIDATION_SHARE, token_score
 from tests.in_process import CPU
 from tests.test_model import a_batch, copy_weights, small
 
@@ -164,7 +164,7 @@ def test_muon_updates_the_matrices_of_a_decoder() -> None:
     assert updated == of_blocks
 
 
-def test_the_held_out_loss_of_a_causal_model_is_that_of_one_prefix_at_a_time(tiny: Tiny) -> None:
+def test_the_held_out_loss_of_a_causal_model_equals_that_of_one_prefix_at_a_time(tiny: Tiny) -> None:
     made = prepare(tiny("pretrain.objective=causal", "model.dropout=0.5"), "encoder", CPU)
     model, split = made.model, made.validation
     assert isinstance(model, LanguageModel)
@@ -175,7 +175,7 @@ def test_the_held_out_loss_of_a_causal_model_is_that_of_one_prefix_at_a_time(tin
     losses = []
     for indices in length_batches(split.lengths, batch_tokens=16_384):
         batch = get_batch(split, indices, CPU)
-        for row, i in random_tokens(batch, SHARE, generator).nonzero().tolist():
+        for row, i in random_tokens(batch, VALIDATION_SHARE, generator).nonzero().tolist():
             read = torch.cat([torch.tensor([MASK_ID]), batch.ids[row, :i]])[None]
             features = model.encoder(read, read != PAD_ID, torch.float32, direction=1)[0, -1:]
             losses.append(-model.logits(features).log_softmax(1)[0, batch.ids[row, i]])

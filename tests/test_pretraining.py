@@ -17,13 +17,12 @@ from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.model import language
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import metrics, run
-from imdb_transformer.training import objectives, validation
+from imdb_transformer.training import objectives, step
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import make_language_model, prepare
-from imdb_transformer.training.step import Learner, train_step
+from imdb_transformer.training.step import Learner, token_score, train_step
 from imdb_transformer.training.train import begin
-from imdb_transformer.training.validation import token_score
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, train, weights
 
@@ -344,7 +343,7 @@ def test_validation_has_no_effect_on_the_weights_of_pretraining(
 ) -> None:
     config = tiny("train.epochs=1")
     whole = pretrained(config, tmp_path / "whole").folder
-    monkeypatch.setattr(validation, "token_score", lambda *_: Score(accuracy=0.0, loss=1e9))
+    monkeypatch.setattr(step, "token_score", lambda *_: Score(accuracy=0.0, loss=1e9))
     other = pretrained(config, tmp_path / "other").folder
     assert [line["validation"]["loss"] for line in metrics.read(other) if "validation" in line] == [1e9] * 2
     last = "checkpoints/last/model.safetensors"

@@ -28,7 +28,7 @@ Tiny = Callable[..., Config]
 ROOT = Path(__file__).parent.parent
 
 
-def test_seeds_give_a_run_each_and_what_they_print_is_a_table_row(
+def test_each_seed_gives_a_run_and_the_command_prints_a_table_row(
     config_path: Path, source: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(source, tmp_path / "own"))
@@ -278,7 +278,7 @@ def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: 
         assert 1.3 < seen[0] / seen[1] < 1.8
 
 
-def test_a_run_that_is_not_finished_neither_starts_nor_teaches_another(tiny: Tiny, tmp_path: Path) -> None:
+def test_an_unfinished_run_can_neither_start_nor_teach_another(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "half", 5)
     half = tmp_path / "half"

@@ -196,7 +196,7 @@ def steps(folder: Path) -> tuple[int, int]:
     return metas[0].step, metas[1].step
 
 
-def test_previous_is_an_earlier_state_whenever_one_stops(tiny: Tiny, tmp_path: Path) -> None:
+def test_previous_is_an_earlier_state_whenever_a_run_stops(tiny: Tiny, tmp_path: Path) -> None:
     """A validation, which saves, may fall on the step after which one stops."""
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "run", stop_after=5)

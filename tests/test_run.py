@@ -97,7 +97,7 @@ def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-def test_verify_accepts_a_kill_between_the_renames_of_last(copy: Path) -> None:
+def test_verify_accepts_a_run_that_was_killed_between_the_renames_of_last(copy: Path) -> None:
     run.open_run(copy).with_status("running")
     checkpoints = copy / "checkpoints"
     shutil.rmtree(checkpoints / "previous")

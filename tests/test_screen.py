@@ -134,7 +134,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_only_a_terminal_that_wants_colours_has_them(
+def test_colours_are_printed_only_on_a_terminal_that_wants_them(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], coloured: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

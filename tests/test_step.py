@@ -209,7 +209,7 @@ def test_adamw_is_the_papers_algorithm_with_the_configs_numbers(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_muon_steps_along_its_momentum_made_orthogonal(
+def test_muon_steps_along_its_orthogonalised_momentum(
     momentum: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nesterov's momentum (Jordan et al. 2024), in the size of AdamW's steps (Liu et al. 2025, 2.2)."""

@@ -92,13 +92,13 @@ def test_a_column_with_another_type_than_text_can_be_the_label(tmp_path: Path) -
     assert shown == " Perhaps: --text-column body --label-column stars"
 
 
-def test_a_table_without_names_of_columns_is_told(tmp_path: Path) -> None:
+def test_a_table_without_column_names_is_reported(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "r.csv", german_rows())
     shown = suggested_options(path, "cp1252", "text", "label")
     assert shown == " The first line seems to be a review: it must name the columns."
 
 
-def test_a_file_of_another_format_than_its_name_says_is_told(tmp_path: Path) -> None:
+def test_a_file_whose_format_differs_from_its_name_is_reported(tmp_path: Path) -> None:
     openpyxl.Workbook().save(tmp_path / "book.xlsx")
     (tmp_path / "book.xlsx").rename(tmp_path / "r.csv")
     with pytest.raises(DataError, match=r"ZIP archive; if it is a workbook of Excel, rename it to \.xlsx\.$"):
@@ -112,7 +112,7 @@ def test_a_file_of_another_format_than_its_name_says_is_told(tmp_path: Path) -> 
             sources.read(DataConfig(source=str(tmp_path / "r.csv"), encoding="utf-16"))
 
 
-def test_a_bad_row_is_told_with_the_option_that_leaves_it_out(tmp_path: Path) -> None:
+def test_a_bad_row_is_reported_with_the_option_that_skips_it(tmp_path: Path) -> None:
     remedy = r"\. To leave such rows out: --bad-rows skip \(data\.bad_rows=skip\)\.$"
     for row, problem in (("a,", "has no label"), ("torn", "another number of fields.*")):
         (tmp_path / "r.csv").write_text(f"text,label\n{row}\ngood,1\nbad,0\n")

@@ -36,7 +36,7 @@ def test_the_file_alone_gives_the_same_pieces_in_another_program(text: str) -> N
     assert TOKENIZER.encode([text], whole=True)[0].tolist() == expected
 
 
-def test_an_empty_text_is_one_space_which_no_other_text_holds() -> None:
+def test_an_empty_text_becomes_one_space_which_no_other_text_contains() -> None:
     (space,) = TOKENIZER.encode([" \n"])[0]
     assert TOKENIZER.pieces([space]) == [SPACE]
     assert all(space not in ids for ids in TOKENIZER.encode(TEXTS, whole=True))

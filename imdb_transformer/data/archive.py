@@ -112,13 +112,13 @@ def root_of_tree(folder: Path) -> Path | None:
 
 def read_tree(root: Path) -> Reviews:
     """Reviews of a `{train,test}/CLASS/*.txt` tree, such as the unpacked archive."""
-    paths = sorted(root.glob("t*/*/*.txt"))
-    matches = ((path, REVIEW.search(path.as_posix())) for path in paths)
-    files = ((match, path.read_bytes()) for path, match in tracked(matches, READING, len(paths)) if match)
+    paths = sorted([*root.glob("train/*/*.txt"), *root.glob("test/*/*.txt")])
+    files = ((path.as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths)))
     return _collect(files, str(root))
 
 
-def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[re.Match[str], bytes]]:
+def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
+    """The path and the content of each review."""
     total = 0
     for member in archive:
         total += member.size
@@ -128,20 +128,20 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[re.Match[s
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         if total > MAX_TOTAL_BYTES:
             raise _too_large(origin)
-        if member.isfile() and (match := REVIEW.search(member.name)):
+        if member.isfile() and REVIEW.search(member.name):
             if member.size > MAX_REVIEW_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
-            yield match, archive.extractfile(member).read()  # type: ignore[union-attr]
+            yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
 
-def _collect(files: Iterable[tuple[re.Match[str], bytes]], origin: str) -> Reviews:
+def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:
     columns: NamedColumns = {}
-    for match, content in files:
-        split, folder = match.groups()
+    for path, content in files:
+        split, folder = Path(path).parts[-3:-1]
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{origin}: {match.string} is not UTF-8 (byte {error.start}).") from None
+            raise DataError(f"{origin}: {path} is not UTF-8 (byte {error.start}).") from None
         texts, labels = columns.setdefault("unsupervised" if folder == UNLABELLED_FOLDER else split, ([], []))
         texts.append(text)
         labels.append(folder)

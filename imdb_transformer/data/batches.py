@@ -61,17 +61,3 @@ def in_order(rows: Sequence[NDArray[Any]], batches: Sequence[NDArray[np.int64]])
     array([0. , 0.1, 0.2, 0.3])
     """
     return np.concatenate(rows)[np.argsort(np.concatenate(batches))]
-
-
-def batch_plan(
-    lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int, multiple: int = PADDING_MULTIPLE
-) -> list[NDArray[np.int64]]:
-    """The batches of one epoch, in order: every review once, like lengths together.
-
-    It is a pure function of its arguments, so a resumed run needs no generator. Before sorting, lengths are
-    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
-    batches = length_batches(lengths, batch_tokens=batch_tokens, multiple=multiple, sort_by=blurred)
-    return [batches[i] for i in generator.permutation(len(batches))]

@@ -24,7 +24,7 @@ NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between wor
 
 @cache
 def imdb_stars() -> NDArray[np.uint64]:
-    """The table."""
+    """The sorted table of hashes and stars."""
     with resources.files("imdb_transformer.data").joinpath("imdb_stars.npy").open("rb") as file:
         return np.load(file, allow_pickle=False)
 

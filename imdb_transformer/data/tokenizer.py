@@ -36,8 +36,6 @@ WORD = re.compile(r"[^\W\d_]+")
 LONG = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
 LEAST_SHARE = 0.85
-# Counted to place spaces. Of the gaps between words and parts of words in IMDB, 1.8% are then wrong.
-SPACING_REVIEWS = 2000
 
 
 class Tokenizer:
@@ -76,8 +74,6 @@ class Tokenizer:
         """The tokenizer that `save` wrote into `folder`. Raises RunError."""
         path = folder / FILE_NAME
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise RunError(f"{path} is too large for a tokenizer.")
             return cls(path.read_text(encoding="utf-8"), config, origin=str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(
@@ -179,23 +175,3 @@ def tokenizer_of(opened: Run) -> Tokenizer:
     if tokenizer.content_hash != opened.info.tokenizer_hash:
         raise RunError(f"{opened.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
     return tokenizer
-
-
-def spacing_odds(tokenizer: Tokenizer, texts: Sequence[str]) -> NDArray[np.float32]:
-    """(2, V): log odds that a space follows each id, and that one precedes it.
-
-    Their sum for two ids is naive Bayes. Text that a model writes needs them: the tokenizer drops spaces, so
-    two ids may be one word or two.
-    """
-    counts = np.zeros((2, 2, tokenizer.vocab_size))  # (follows or precedes, no space or space, id)
-    for text in texts[:: max(1, len(texts) // SPACING_REVIEWS)]:
-        ids, spans = tokenizer.encode_with_spans(text)
-        starts, ends = np.array(spans).T
-        has_space = (starts[1:] > ends[:-1]).astype(int)
-        np.add.at(counts[0], (has_space, ids[:-1]), 1)
-        np.add.at(counts[1], (has_space, ids[1:]), 1)
-    num_without, num_with = 1 + counts[0].sum(1)
-    share = num_with / (num_with + num_without)
-    odds = np.log(counts[:, 1] + share) - np.log(counts[:, 0] + 1 - share)
-    odds[0] -= np.log(share) - np.log(1 - share)  # the prior, which both have
-    return odds.astype(np.float32)

@@ -1,11 +1,7 @@
-"""Fits linear models over n-grams with scikit-learn, as runs of their own or beside a training.
-
-Shapes: N reviews, F n-grams, C classes.
-"""
+"""Linear models of the same reviews: as runs of their own, and beside a training as its yardstick."""
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +20,12 @@ from imdb_transformer.evaluation.evaluate import (
     validation_logits,
 )
 from imdb_transformer.evaluation.scores import Evaluation, Score, is_uneven, score
-from imdb_transformer.inference.linear import LinearModel, vectorizer, weighted
+from imdb_transformer.inference.linear import fit
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 from imdb_transformer.store.run import Weighting
 
-MIN_DOCUMENTS = 2  # rarer n-grams are left out
-# Inverse strengths of regularisation, chosen on IMDB's validation split.
-STRENGTH = {"tfidf": 20.0, "nb": 0.3}
 YARDSTICK = "yardstick.json"
 
 
@@ -66,63 +59,6 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
         opened = opened.updated(temperature=fit_temperature(logits, labels))
     opened.with_status("finished")
     return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
-
-
-def fit(
-    weighting: Weighting, texts: list[str], labels: NDArray[np.int64], *, num_classes: int
-) -> LinearModel:
-    """A linear model of labelled texts.
-
-    `tfidf`: sublinear counts of words and bigrams, normalised. `nb`: presence of words, bigrams and trigrams,
-    each weighted by its naive-Bayes log-count ratio (Wang and Manning 2012, section 2.3), with logistic
-    regression instead of their support vector machine (Mesnil et al. 2015). Raises DataError if the texts
-    have no n-gram in common.
-    """
-    from sklearn.feature_extraction.text import TfidfTransformer
-
-    counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
-    try:
-        counts = counter.fit_transform(texts)
-    except ValueError:  # "After pruning, no terms remain"
-        raise DataError(
-            f"No n-gram occurs in {MIN_DOCUMENTS} of the {len(texts):,} training reviews. They are too few "
-            "or too short for a linear model."
-        ) from None
-    ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
-    targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
-    if weighting == "tfidf":
-        scale = TfidfTransformer().fit(counts).idf_.astype(np.float32)
-        features = weighted(weighting, counts, scale)
-        parts = [_regression(features, target, weighting) for target in targets]
-    else:
-        scale = np.ones(len(ngrams), np.float32)
-        parts = []
-        for target in targets:
-            ratio = log_count_ratio(counts, target)
-            coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, weighting)
-            parts.append((ratio * coefficients, intercept))
-    weights, intercepts = map(np.array, zip(*parts, strict=True))
-    return LinearModel(weighting, ngrams, scale, weights, intercepts.astype(np.float32))
-
-
-def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """(F,) log of how much likelier an n-gram is in reviews of the target class; counts smoothed by 1."""
-    inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
-    ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
-    return np.asarray(ratio, np.float32)
-
-
-def _regression(
-    features: Any, target: NDArray[np.bool_], weighting: Weighting
-) -> tuple[NDArray[np.float32], float]:
-    """(F,) weights and the intercept of one class, from sparse (N, F) features."""
-    from sklearn.linear_model import LogisticRegression
-
-    # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
-    fitted = LogisticRegression(
-        C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
-    ).fit(features, target)
-    return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
 
 
 def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:

@@ -54,7 +54,7 @@ class Predictions(NamedTuple):
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """(N,)."""
+        """(N,), true where the predicted class is the label."""
         return self.log_probabilities.argmax(1) == self.labels
 
 
@@ -201,8 +201,8 @@ def _slices(
     slices[f"over {low} words"] = num_words > low
     encoders = [model for model in predictor.models if isinstance(model, TransformerModel)]
     if encoders:
-        limit = encoders[0].max_length
-        cut = np.array([len(ids) > limit for ids in encoders[0].tokenizer.encode(texts, whole=True)])
+        tokenizer = encoders[0].tokenizer
+        cut = np.array([len(ids) > tokenizer.max_length for ids in tokenizer.encode(texts, whole=True)])
         slices |= {"cut": cut, "not cut": ~cut}
     if learnt is not None:
         names = [name for name in ("train", "validation") if name in learnt.manifest.splits]

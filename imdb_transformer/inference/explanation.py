@@ -14,7 +14,8 @@ pretraining only. The mean of all embeddings is not blank: models are as sure of
 
 `attention` returns the attention weights of a layer and head, by words.
 
-Shapes: L length, D model width, C classes, H heads, S steps, W words.
+Shapes: L length, D model width, C classes, H heads, S steps, W words. `by_position` has the
+letters of `model/attention.py`.
 """
 
 import bisect
@@ -31,7 +32,6 @@ from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
-from imdb_transformer.model.attention import by_position
 from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Encoder
 
@@ -224,3 +224,14 @@ def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
     finally:
         hook.remove()
     return by_position(seen[0], len(ids))
+
+
+def by_position(weights: Tensor, length: int) -> Tensor:
+    """(H, N, S, T) attention weights of one review -> (H, L, L): row i has the weights of query i."""
+    heads, num_groups, size, num_keys = weights.shape
+    radius = (num_keys - size) // 2  # 0 for full attention
+    whole = weights.new_zeros(heads, num_groups * size, num_groups * size + 2 * radius)
+    for i in range(num_groups):
+        start = i * size
+        whole[:, start : start + size, start : start + num_keys] = weights[:, i]
+    return whole[:, :length, radius : radius + length]

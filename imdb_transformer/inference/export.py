@@ -1,27 +1,48 @@
-"""Writes a run as one ONNX file, which maps ids to log-probabilities.
+"""Runs as ONNX files: writing one, and predicting with it by onnxruntime, without torch.
 
-Shapes: B batch, L length, C classes.
+A file is complete. It holds the graph, which maps ids to log-probabilities, and the tokenizer.
 """
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID
+from imdb_transformer.config import Config
+from imdb_transformer.data.batches import in_order, length_batches, pad
+from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.exported import ABOUT, INPUT, OUTPUT, SUFFIX, TOKENIZER, About
-from imdb_transformer.inference.transformer import TransformerModel
-from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.progress import tracked
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
+from imdb_transformer.store.run import RunInfo
 
+if TYPE_CHECKING:
+    from imdb_transformer.inference.transformer import CalibratedClassifier
+
+SUFFIX = ".onnx"
+INPUT, OUTPUT = "ids", "log_probabilities"
+ABOUT, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
 OPSET = 20
 EXAMPLE = (3, 70)  # batch size and length: numbers that occur nowhere else in the model
+MAX_BYTES = 2 << 30  # what the format itself can hold
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+ERRORS_ONLY = 3  # onnxruntime's severities
+
+
+class About(BaseModel, extra="forbid", frozen=True):
+    """The metadata that other programs and `eval` need besides graph and tokenizer."""
+
+    step: int
+    run: RunInfo
+    """with the names of the classes"""
+    config: Config
+    """with the length limit of a review"""
 
 
 def export(path: Path, output: Path | None = None) -> Path:
@@ -34,6 +55,8 @@ def export(path: Path, output: Path | None = None) -> Path:
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ModuleNotFoundError:
         raise ConfigError("Export needs onnx and onnxscript: pip install onnx onnxscript.") from None
+    from imdb_transformer.inference.transformer import CalibratedClassifier, TransformerModel
+
     if output is not None and (output.suffix != SUFFIX or not output.parent.is_dir()):
         raise ConfigError(f"--output {output}: its name must end in {SUFFIX}, and its folder must exist.")
     opened, folder = run.locate(path)
@@ -45,44 +68,99 @@ def export(path: Path, output: Path | None = None) -> Path:
     model = TransformerModel(opened, folder, device="cpu")
     about = About(step=model.step, run=opened.info, config=opened.config)
     (empty_ids,) = model.tokenizer.encode([""])
-    graph = _traced(_Graph(model.classifier, model.temperature, int(empty_ids[0])).eval())
+    graph = _traced(CalibratedClassifier(model.classifier, model.temperature, int(empty_ids[0])).eval())
     tokenizer_json = (opened.folder / FILE_NAME).read_text(encoding="utf-8")
     onnx.helper.set_model_props(graph, {ABOUT: about.model_dump_json(), TOKENIZER: tokenizer_json})
     write_whole(output, graph.SerializeToString())
     return output
 
 
-class _Graph(nn.Module):
-    """(B, L) ids of any length -> (B, C) calibrated log-probabilities.
+def _traced(classifier: "CalibratedClassifier") -> Any:
+    """The classifier as an ONNX graph for any batch size and length."""
+    import torch
 
-    A review without ids, or of padding alone, is the empty text, whose id is `empty_id`.
-    """
-
-    def __init__(self, classifier: Classifier, temperature: float, empty_id: int) -> None:
-        super().__init__()
-        self.classifier, self.temperature, self.empty_id = classifier, temperature, empty_id
-        # Windowed attention needs whole groups of twice the radius. Padding makes the graph fit any length.
-        self.multiple = 2 * max(1, classifier.encoder.radius)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, C)."""
-        ids = F.pad(ids, (0, self.multiple - ids.shape[1] % self.multiple), value=PAD_ID)  # one at least
-        first = torch.where((ids != PAD_ID).any(1), ids[:, 0], self.empty_id)
-        ids = torch.cat([first[:, None], ids[:, 1:]], 1)
-        logits = self.classifier(ids, ids != PAD_ID, torch.float32)
-        return torch.log_softmax(logits / self.temperature, dim=1)
-
-
-def _traced(graph: _Graph) -> Any:
-    """The graph as an ONNX model of any batch size and length."""
     example = torch.full(EXAMPLE, PAD_ID + 1)
     dynamic = {INPUT: {0: "batch", 1: "length"}}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not used
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's exporter warns about deprecations in torch
         program = torch.onnx.export(
-            graph, (example,), dynamo=True, dynamic_shapes=dynamic, opset_version=OPSET,
+            classifier, (example,), dynamo=True, dynamic_shapes=dynamic, opset_version=OPSET,
             input_names=[INPUT], output_names=[OUTPUT], verbose=False,
         )  # fmt: skip
     assert program is not None
     return program.model_proto
+
+
+class ExportedModel:
+    """The model in an exported file."""
+
+    precision = "fp32"
+
+    def __init__(self, session: Any, tokenizer: Tokenizer, about: About) -> None:
+        self.session, self.tokenizer, self.about = session, tokenizer, about
+        self.classes, self.step = about.run.classes, about.step
+        self.temperature = 1.0  # the graph's output is calibrated
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Opens an exported file. Raises RunError, and ConfigError without onnxruntime."""
+        try:
+            import onnxruntime
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"{path} needs onnxruntime, which is not installed: pip install onnxruntime."
+            ) from None
+        if path.stat().st_size > MAX_BYTES:
+            raise RunError(f"{path} is too large for an exported model.")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = ERRORS_ONLY + 1
+        try:
+            # The graph must not read other files: onnxruntime looks for them in a folder that does not exist.
+            options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
+            session = onnxruntime.InferenceSession(
+                path.read_bytes(), options, providers=["CPUExecutionProvider"]
+            )
+            entries = session.get_modelmeta().custom_metadata_map
+            about = About.model_validate_json(entries[ABOUT])
+            tokenizer = Tokenizer(entries[TOKENIZER], about.config.tokenizer)
+        except (KeyError, ValidationError):
+            raise RunError(f"{path} was not made by this version's imdb-tx export.") from None
+        except OSError:
+            raise
+        except RunError as error:
+            raise RunError(f"{path} is damaged: {error}") from None
+        except Exception as error:  # onnxruntime's errors derive from Exception alone
+            raise RunError(f"{path} is not an ONNX model: {' '.join(str(error).split())[:120]}.") from None
+        loaded = cls(session, tokenizer, about)
+        loaded._check_graph(path)
+        return loaded
+
+    def _check_graph(self, path: Path) -> None:
+        """Raises RunError if the graph does not accept every id, or gives another number of classes."""
+        ids = np.array([[PAD_ID + 1, self.tokenizer.vocab_size - 1]])
+        try:
+            num_classes = self._run(ids).shape[1:]
+        except Exception as error:  # as above
+            reason = " ".join(str(error).split())[:120]
+            raise RunError(f"{path} is damaged: its graph does not fit its tokenizer ({reason}).") from None
+        if num_classes != (len(self.classes),):
+            raise RunError(
+                f"{path} is damaged: it names {len(self.classes)} classes, and its graph's output is of "
+                f"size {num_classes}."
+            )
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) calibrated log-probabilities of texts, one at least; they serve as logits."""
+        reviews = self.tokenizer.encode(texts)
+        batches = length_batches(np.array([len(review) for review in reviews]))
+        rows = [
+            self._run(pad([reviews[i] for i in indices]))
+            for indices in tracked(batches, "predicting, batch", len(batches))
+        ]
+        return in_order(rows, batches)
+
+    def _run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(B, L) -> (B, C)."""
+        (log_probabilities,) = self.session.run([OUTPUT], {INPUT: ids})
+        return log_probabilities

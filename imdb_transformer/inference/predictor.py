@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.data.tokenizer import tokenizer_of
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.exported import SUFFIX, ExportedModel
+from imdb_transformer.inference.export import SUFFIX, ExportedModel
 from imdb_transformer.inference.linear import LinearModel
 from imdb_transformer.model import plain
 from imdb_transformer.store import checkpoint, run
@@ -186,8 +186,8 @@ class PlainModel:
         run.check_classifies(opened)
         self.config, self.tokenizer = opened.config.model, tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
-        meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
-        self.step, self.weights = meta.step, checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+        tokenizer_hash = opened.info.tokenizer_hash
+        self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

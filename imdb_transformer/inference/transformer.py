@@ -1,6 +1,6 @@
 """Turns texts into logits with the tokenizer and the classifier of a run.
 
-Shapes: N reviews, C classes.
+Shapes: N reviews, B batch, L length, C classes.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from imdb_transformer import hardware
 from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order, length_batches, pad
@@ -17,6 +18,7 @@ from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 
@@ -27,21 +29,16 @@ class TransformerModel:
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
-        config = opened.config
-        # With the number of threads of this process, not of the run's training.
-        changes = {"device": device, "num_threads": 0} | ({"precision": "fp32"} if exact else {})
-        self.hardware = hardware.choose(config.train.model_copy(update=changes))
-        self.tokenizer, self.max_length = tokenizer_of(opened), config.tokenizer.max_length
+        self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
+        self.tokenizer = tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
-        meta = checkpoint.read_meta(folder, tokenizer_hash=self.tokenizer.content_hash)
-        self.step = meta.step
+        self.step, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
         with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
             self.classifier = Classifier(
-                config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
+                opened.config.model, vocab_size=opened.info.vocab_size, num_classes=len(self.classes)
             )
-        weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
-        weights = {name: t for name, t in weights.items() if not name.startswith("star_head.")}
-        checkpoint.load_weights(self.classifier, weights, origin=folder)
+        used = {name: array for name, array in weights.items() if not name.startswith("star_head.")}
+        checkpoint.load_weights(self.classifier, used, origin=folder)
         self.classifier.to(self.hardware.device).eval()
 
     @property
@@ -60,15 +57,35 @@ def logits_of(
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float32]:  # fmt: skip
     """(N, C) logits of encoded reviews, one at least, computed in batches of like length."""
-    was_training = model.training
-    model.eval()
     batches = length_batches(np.array([len(review) for review in reviews]), batch_tokens=batch_tokens)
     rows = []
-    for indices in tracked(batches, "predicting, batch", len(batches)):
-        ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
-        rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
-    model.train(was_training)
+    with evaluation_mode(model):
+        for indices in tracked(batches, "predicting, batch", len(batches)):
+            ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
+            rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
+
+
+class CalibratedClassifier(nn.Module):
+    """The classifier as it is exported: (B, L) ids of any length -> (B, C) calibrated log-probabilities.
+
+    A review without ids, or of padding alone, is the empty text, whose id is `empty_id`.
+    """
+
+    def __init__(self, classifier: Classifier, temperature: float, empty_id: int) -> None:
+        super().__init__()
+        self.classifier, self.temperature, self.empty_id = classifier, temperature, empty_id
+        # Windowed attention needs whole groups of twice the radius. Padding makes the graph fit any length.
+        self.multiple = 2 * max(1, classifier.encoder.radius)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, L) -> (B, C)."""
+        num_added = self.multiple - ids.shape[1] % self.multiple  # one at least
+        ids = F.pad(ids, (0, num_added), value=PAD_ID)
+        first = torch.where((ids != PAD_ID).any(1), ids[:, 0], self.empty_id)
+        ids = torch.cat([first[:, None], ids[:, 1:]], 1)
+        logits = self.classifier(ids, ids != PAD_ID, torch.float32)
+        return torch.log_softmax(logits / self.temperature, dim=1)
 
 
 def only_transformer(models: Sequence[object]) -> TransformerModel:

@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (R, D) at the positions `rows` (R,), counted over the whole batch.
 
-        `bias` comes from `attention_bias`, `rotation` from `rotary_table`. Without `rotation` the heads do
+        `bias` comes from `attention_bias`, `rotation` from `rotation_of`. Without `rotation` the heads do
         not know the order of the tokens.
         """
         q, k, v = split_heads(self.project_in(x), self.num_heads, self.head_width)  # (H, B, L, K) each
@@ -97,8 +97,7 @@ def windows(x: Tensor, size: int) -> Tensor:
 
         F.pad(x, (0, 0, size // 2, size // 2)).unfold(1, 2 * size, size).transpose(-1, -2)
     """
-    cut: Tensor = _Windows.apply(x, size)  # type: ignore[no-untyped-call]
-    return cut
+    return _Windows.apply(x, size)  # type: ignore[no-untyped-call]
 
 
 class _Windows(torch.autograd.Function):
@@ -124,14 +123,3 @@ class _Windows(torch.autograd.Function):
         torch.add(first[1:], second[:-1], out=pieces[1:-1])
         inner = pieces.flatten(0, 1)[radius:-radius]
         return inner.view(heads, groups * size, width), None
-
-
-def by_position(weights: Tensor, length: int) -> Tensor:
-    """(H, N, S, T) attention weights of one review -> (H, L, L): row i has the weights of query i."""
-    heads, num_groups, size, num_keys = weights.shape
-    radius = (num_keys - size) // 2  # 0 for full attention
-    whole = weights.new_zeros(heads, num_groups * size, num_groups * size + 2 * radius)
-    for i in range(num_groups):
-        start = i * size
-        whole[:, start : start + size, start : start + num_keys] = weights[:, i]
-    return whole[:, :length, radius : radius + length]

@@ -2,7 +2,7 @@
 
 `model/plain.py` computes the same without any tricks.
 
-Shapes: B batch, L length, R selected positions, D model width, F feed-forward width, V vocabulary.
+Shapes: B batch, L length, R selected positions, D model width, V vocabulary.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias
-from imdb_transformer.model.layers import Dropout, LayerNorm, Linear, rotary_table, select, sinusoids
+from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, rotation_of, select, sinusoids
 
 PADDING_INDEX = 0
 # Of the hash of a bigram. Sums of products with ids fit in int64.
@@ -39,11 +39,8 @@ class Encoder(nn.Module):
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        radius = min(self.radius, length)  # a larger one sees no more
-        bias = attention_bias(mask, radius, dtype, direction)
-        rotation = None
-        if self.config.positions == "rotary":
-            rotation = rotary_table(length, self.config.head_width, ids.device, dtype)
+        bias = attention_bias(mask, min(self.radius, length), dtype, direction)
+        rotation = rotation_of(self.config, length, ids.device, dtype)
         for block in self.blocks:
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
@@ -115,19 +112,3 @@ class Block(nn.Module):
             return x + drop(self.feed_forward(self.feed_forward_norm(x)))
         x = self.attention_norm(residual + drop(attend(x, bias, rotation, rows)))
         return self.feed_forward_norm(x + drop(self.feed_forward(x)))
-
-
-class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, or with GELU instead of ReLU (Vaswani et al. 2017, 3.3)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.expand = Linear(config.width, config.feedforward_width)
-        self.contract = Linear(config.feedforward_width, config.width)
-        self.activation = F.relu_ if config.activation == "relu" else F.gelu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
-        # As (BL, D): ReLU in place on a view would cost autograd copies.
-        hidden = self.activation(self.expand(x.flatten(0, -2)))
-        return self.contract(hidden).unflatten(0, x.shape[:-1])

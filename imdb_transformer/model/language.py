@@ -1,10 +1,13 @@
 """The model of pretraining: an encoder, and a head that guesses tokens from features.
 
-`training/objectives.py` chooses the tokens to guess.
+`training/objectives.py` chooses the tokens to guess. With the objective "denoise" there is a decoder,
+which rewrites a review that the encoder has read.
 
-Shapes: D model width, V vocabulary, M guessed positions, K candidates.
+Shapes: B batch, L length, R selected positions, H heads, K head width, D model width, V vocabulary, M guessed
+positions, C candidates.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,19 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig, PretrainConfig
-from imdb_transformer.model.decoder import Decoder
+from imdb_transformer.model.attention import SelfAttention, attention_bias, split_heads
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.layers import LayerNorm, Linear
+from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, Linear, rotate, rotation_of, select
 
-SIZE_MULTIPLE = 128  # M and K are rounded up to a multiple of it
+SIZE_MULTIPLE = 128  # M and C are rounded up to a multiple of it
 RARE = 1e-3  # added to each id's count: an id that never occurs may still become a candidate
 
 
 class LanguageModel(nn.Module):
-    """An encoder, and a head that shares its weights with the embedding.
-
-    With the objective "denoise" a decoder stands between them.
-    """
+    """An encoder, a decoder if the objective is "denoise", and a head that shares the embedding's weights."""
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
     special_ids: Tensor  # ids that spell no text
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
         Both are sums over the first `num_guessed` of (M, D) features and (M,) true ids. A guess is correct if
         the true id is the likeliest candidate.
         """
-        logits = self.candidate_logits(features, targets)[:num_guessed]  # (M, 1 + K)
+        logits = self.candidate_logits(features, targets)[:num_guessed]  # (M, 1 + C)
         first = torch.zeros(num_guessed, dtype=torch.long, device=targets.device)
         return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
 
@@ -89,17 +89,17 @@ class LanguageModel(nn.Module):
         return self.norm(F.gelu(self.transform(features)))
 
     def candidate_logits(self, features: Tensor, targets: Tensor) -> Tensor:
-        """(M, D) features and (M,) true ids -> (M, 1 + K) logits of the true id and of K candidates.
+        """(M, D) features and (M,) true ids -> (M, 1 + C) logits of the true id and of C candidates.
 
         The candidates replace the vocabulary in the softmax. Each id becomes one with its own probability p,
         and log p is subtracted from its logit. The sum over candidates is then an unbiased estimate of the
         sum over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
-        candidates = rounded_up(drawn)  # (K,)
+        candidates = rounded_up(drawn)  # (C,)
         hidden = self.hidden(features)
         table = self.encoder.embedding.tokens.weight
-        others = hidden @ table[candidates].to(hidden.dtype).T  # (M, K)
+        others = hidden @ table[candidates].to(hidden.dtype).T  # (M, C)
         others = others.float() + (self.bias[candidates] - self.inclusion[candidates].log())
         others = others.masked_fill(targets[:, None] == candidates, -torch.inf)
         others[:, len(drawn) :] = -torch.inf
@@ -114,3 +114,85 @@ def rounded_up(indices: Tensor) -> Tensor:
     With a new size in every step, it would take gigabytes and compile all the time.
     """
     return F.pad(indices, (0, -len(indices) % SIZE_MULTIPLE))
+
+
+class Decoder(nn.Module):
+    """As many blocks as in the encoder (Vaswani et al. 2017, 3.1). Pre-norm ends with one more layer norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.radius = config.radius if config.attention == "windowed" else 0
+        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
+        self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(B, L, D) embedded tokens and features of the encoder -> (B, L, D), or (R, D) at `rows`.
+
+        Each position sees the tokens at and before it, and the whole memory. `mask` (B, L) applies to both.
+        """
+        length = x.shape[1]
+        bias = attention_bias(mask, min(self.radius, length), x.dtype, direction=1)
+        memory_bias = attention_bias(mask, 0, x.dtype)
+        rotation = rotation_of(self.config, length, x.device, x.dtype)
+        for block in self.blocks:
+            x = block(x, memory, bias, memory_bias, rotation, rows if block is self.blocks[-1] else None)
+        return self.final_norm(x)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention, attention to the memory, and feed-forward, each with residual sum and layer norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.attention = SelfAttention(config)
+        self.attention_norm = LayerNorm(config.width)
+        self.cross_attention = CrossAttention(config)
+        self.cross_norm = LayerNorm(config.width)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = LayerNorm(config.width)
+        self.dropout = Dropout(config.dropout, by_channel=config.dropout_mask == "channel")
+
+    def forward(
+        self, x: Tensor, memory: Tensor, bias: Tensor, memory_bias: Tensor, rotation: Tensor | None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(B, L, D) -> (B, L, D), or (R, D) at the positions `rows`."""
+        attend, look_up, drop = self.attention, self.cross_attention, self.dropout
+        if self.pre_norm:
+            x = x + drop(attend(self.attention_norm(x), bias, rotation))
+            queries = self.cross_norm(x)
+            x = select(x, rows) + drop(look_up(queries, memory, memory_bias, rotation, rows))
+            return x + drop(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + drop(attend(x, bias, rotation)))
+        x = self.cross_norm(select(x, rows) + drop(look_up(x, memory, memory_bias, rotation, rows)))
+        return self.feed_forward_norm(x + drop(self.feed_forward(x)))
+
+
+class CrossAttention(nn.Module):
+    """Attention whose queries come from the decoder, and keys and values from the encoder's features.
+
+    It is always full attention: its memory grows with the square of the length.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_width = config.num_heads, config.head_width
+        inner = config.num_heads * config.head_width
+        self.project_queries = Linear(config.width, inner)
+        self.project_memory = Linear(config.width, 2 * inner)  # keys and values in one product
+        self.project_out = Linear(inner, config.width)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None
+    ) -> Tensor:
+        """(B, L, D) and memory (B, L, D) -> (B, L, D), or (R, D) at the positions `rows`."""
+        q = split_heads(self.project_queries(x), self.num_heads, self.head_width)[0]  # (H, B, L, K)
+        k, v = split_heads(self.project_memory(memory), self.num_heads, self.head_width)
+        if rotation is not None:  # a token and its copy in the memory have the same position
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        q = q * (1 / math.sqrt(self.head_width))
+        weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, B, L, L)
+        heads = (weights @ v).permute(1, 2, 0, 3).flatten(2)  # (B, L, HK)
+        return self.project_out(select(heads, rows))

@@ -1,15 +1,20 @@
-"""The parts of blocks: linear map, layer norm, dropout and positions.
+"""The parts of blocks: linear map, feed-forward, layer norm, dropout and positions.
 
 Activations are fp32 or bf16. The weights stay in fp32, in which small updates are not lost. Each layer casts
 them to the type of its input. That is mixed precision (Micikevicius et al. 2018) without autocast, which
 would cast activations back and forth between layers.
 
-Shapes: B batch, L length, R selected positions, K head width, D model width.
+Shapes: B batch, L length, R selected positions, K head width, D model width, F feed-forward width.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from imdb_transformer.config import ModelConfig
 
 BASE = 10_000.0  # wavelengths range from 2π to 2π times this
 
@@ -57,6 +62,33 @@ class Dropout(nn.Module):
         return x * keep.bernoulli_(1 - self.p).div_(1 - self.p)
 
 
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Sets a model to evaluation mode, without dropout, and then back to the mode it had."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2, or with GELU instead of ReLU (Vaswani et al. 2017, 3.3)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.expand = Linear(config.width, config.feedforward_width)
+        self.contract = Linear(config.feedforward_width, config.width)
+        self.activation = F.relu_ if config.activation == "relu" else F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        # As (BL, D): ReLU in place on a view would cost autograd copies.
+        hidden = self.activation(self.expand(x.flatten(0, -2)))
+        return self.contract(hidden).unflatten(0, x.shape[:-1])
+
+
 def select(x: Tensor, rows: Tensor | None) -> Tensor:
     """(B, L, D) -> (R, D) at the positions `rows` (R,), counted over the whole batch; all of x for None."""
     return x if rows is None else x.flatten(0, 1).index_select(0, rows)
@@ -77,6 +109,11 @@ def rotary_table(length: int, head_width: int, device: torch.device, dtype: torc
     cosine, sine = angle.cos(), angle.sin()
     both = torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)])
     return both.to(dtype)
+
+
+def rotation_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """The `rotary_table` of a model, or None if its positions are not rotary."""
+    return rotary_table(length, config.head_width, device, dtype) if config.positions == "rotary" else None
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:

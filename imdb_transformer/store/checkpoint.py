@@ -93,6 +93,12 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     return meta
 
 
+def read_model(folder: Path, *, tokenizer_hash: str) -> tuple[int, Arrays]:
+    """A checkpoint's step, and the weights to predict with. Raises as `read_meta` and `load_arrays` do."""
+    meta = read_meta(folder, tokenizer_hash=tokenizer_hash)
+    return meta.step, load_arrays(folder, MODEL, meta)
+
+
 def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     """The arrays of one file of a checkpoint, its hash verified. Raises RunError and PermissionError."""
     path = folder / name

@@ -47,12 +47,12 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
     """
     for listed in runs_in(folder):
         opened = run.open_run(Path(listed.run))
-        names = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
-        if listed.status == "finished" and names:
+        paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
+        if listed.status == "finished" and paths:
             with locked(opened.folder):
                 opened.updated(pruned=True)
-                freed = sum(map(_num_bytes, names))
-                for path in names:
+                freed = sum(map(_num_bytes, paths))
+                for path in paths:
                     shutil.rmtree(path)
             yield opened.folder, freed
 

@@ -22,8 +22,7 @@ from imdb_transformer.training import checkpoints
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
-from imdb_transformer.training.step import Learner, StepResult, all_finite, train_step
-from imdb_transformer.training.validation import sample, validate
+from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the step is finished and saved, then the run stops

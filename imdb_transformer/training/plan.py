@@ -3,7 +3,6 @@
 Shapes: B batch, L length, C classes.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import PADDING_MULTIPLE, EncodedReview, batch_plan, pad
+from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
@@ -72,13 +71,25 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     batches = [
         (epoch, indices)
         for epoch in range(options.epochs)
-        for indices in batch_plan(
+        for indices in epoch_batches(
             train.lengths, batch_tokens=options.batch_tokens, seed=options.seed, epoch=epoch
         )
     ]
     num_evals = options.epochs * options.evals_per_epoch
     eval_steps = {max(1, round(len(batches) * i / num_evals)) for i in range(1, num_evals + 1)}
     return Plan(batches, frozenset(eval_steps))
+
+
+def epoch_batches(lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+    """The batches of one epoch, in order: every review once, like lengths together.
+
+    It is a pure function of its arguments, so a resumed run needs no generator. Before sorting, lengths are
+    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+    batches = length_batches(lengths, batch_tokens=batch_tokens, sort_by=blurred)
+    return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
@@ -88,19 +99,12 @@ def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batc
     uses it, and adds zeros to the sums.
     """
     rows = indices if len(indices) else np.zeros(1, np.int64)
-    batch = make_batch([split.review(i) for i in rows], split.labels[rows], hardware.device)
-    if split.stars is not None:
-        batch = batch._replace(stars=_to_device(split.stars[rows], hardware.device))
-    return batch if len(indices) else batch._replace(num_tokens=0)
-
-
-def make_batch(
-    reviews: Sequence[EncodedReview], labels: NDArray[Any], device: torch.device, *,
-    multiple: int = PADDING_MULTIPLE,
-) -> Batch:  # fmt: skip
-    """A padded batch on a device."""
-    ids = _to_device(pad(reviews, multiple=multiple), device)
-    return Batch(ids, ids != PAD_ID, _to_device(labels, device), sum(map(len, reviews)))
+    reviews = [split.review(i) for i in rows]
+    ids = _to_device(pad(reviews), hardware.device)
+    labels = _to_device(split.labels[rows], hardware.device)
+    stars = None if split.stars is None else _to_device(split.stars[rows], hardware.device)
+    num_tokens = sum(map(len, reviews)) if len(indices) else 0
+    return Batch(ids, ids != PAD_ID, labels, num_tokens, stars)
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:

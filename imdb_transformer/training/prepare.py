@@ -15,9 +15,10 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, spacing_odds, tokenizer_of
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import DataWarning, RunError
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.generate import spacing_odds
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
@@ -76,7 +77,7 @@ def prepare(
 
 
 def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
-    """The same for a run to continue. Its weights are in its checkpoints, and are not loaded here.
+    """The model and the reviews of a run to continue. It does not load weights from a checkpoint.
 
     Raises RunError if its reviews have changed.
     """
@@ -119,7 +120,7 @@ def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str
 def _prepared(
     config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
 ) -> Prepared:
-    """`prepare` after the reviews are encoded. An encoder learns training and unlabelled text."""
+    """The model for encoded reviews. An encoder learns training and unlabelled text."""
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")

@@ -95,14 +95,14 @@ def load_encoder(model: nn.Module, path: Path) -> None:
     A deeper encoder repeats all blocks of the run in turn ("progressive stacking", Gong et al. 2019).
     """
     opened, folder = run.locate(path)
-    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
-    arrays = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
+    _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
     prefix, num_layers = "encoder.", opened.config.model.num_layers
-    encoder = {name.removeprefix(prefix): t for name, t in arrays.items() if name.startswith(prefix)}
+    encoder = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
     submodule = model.get_submodule("encoder")
     for name in submodule.state_dict():
-        origin = BLOCK.sub(lambda number: str(int(number[0]) % num_layers), name)
-        encoder.setdefault(name, encoder[origin])
+        repeated = BLOCK.sub(lambda number: str(int(number[0]) % num_layers), name)
+        if repeated in encoder:
+            encoder.setdefault(name, encoder[repeated])
     checkpoint.load_weights(submodule, encoder, origin=folder)
 
 

@@ -1,4 +1,7 @@
-"""One optimiser step, and the state that steps change."""
+"""One optimiser step, the score on validation, and the state that steps change.
+
+Validation never changes the model: nothing is learnt from that split's text or labels.
+"""
 
 import copy
 import math
@@ -9,13 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import Config
+from imdb_transformer.data.batches import length_batches
+from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
+from imdb_transformer.evaluation.scores import Score, score
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.generate import write
+from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
-from imdb_transformer.training.objectives import Metrics, objective_of
+from imdb_transformer.training.objectives import GUESSES, Metrics, objective_of
 from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
-from imdb_transformer.training.plan import Batch
+from imdb_transformer.training.plan import Batch, get_batch
+from imdb_transformer.training.prepare import Prepared
+
+SAMPLE_TOKENS = 40
+# Of the held-out tokens, masked or guessed. It is the same for all configs, to compare their losses.
+VALIDATION_SHARE = 0.15
 
 
 class Learner(NamedTuple):
@@ -111,11 +127,6 @@ def _summed(
     return StepResult(loss, means, norm_of_sum / num_units, lr, int(num_tokens), bool(stops)), num_units
 
 
-def all_finite(model: nn.Module) -> bool:
-    """Whether no weight is NaN or infinite."""
-    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
-
-
 @torch.no_grad()
 def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int) -> None:
     """averaged ← decay · averaged + (1 - decay) · model, with less decay early on."""
@@ -125,6 +136,54 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int
 
 def _noise_seed(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
+    """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite.
+
+    A classifier is scored on labels, and an encoder on the tokens that it guesses.
+    """
+    model, split, validation = learner.averaged, prepared.validation, None
+    if split is not None:
+        if isinstance(model, LanguageModel):
+            validation = token_score(model, prepared.config.pretrain.objective, split, prepared.hardware)
+        else:
+            reviews = [split.review(i) for i in range(len(split.labels))]
+            validation = score(logits_of(model, reviews, prepared.hardware), split.labels.astype(np.int64))
+        if not math.isfinite(validation.loss):
+            raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
+    if not all_finite(model):
+        raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
+    return validation
+
+
+def sample(learner: Learner, prepared: Prepared) -> str:
+    """Text that a causal model writes, with noise that never changes. Empty for other models."""
+    model = learner.averaged
+    if not isinstance(model, LanguageModel) or model.spacing is None:
+        return ""
+    with evaluation_mode(model):
+        return "".join(write(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
+
+
+@torch.inference_mode()
+def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardware: Hardware) -> Score:
+    """Accuracy and loss on guessed tokens of a split, over the whole vocabulary. The noise never changes."""
+    generator = torch.Generator(hardware.device).manual_seed(0)
+    loss, num_correct, num_guessed = 0.0, 0, 0
+    with evaluation_mode(model):
+        for indices in length_batches(split.lengths):
+            batch = get_batch(split, indices, hardware)
+            guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
+            sums = model.full_loss(*guesses)
+            loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
+            num_guessed += guesses[2]
+    return Score(accuracy=num_correct / max(num_guessed, 1), loss=loss / max(num_guessed, 1))
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Whether no weight is NaN or infinite."""
+    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
 
 
 def training_state(learner: Learner) -> dict[str, Tensor]:
