@@ -10,17 +10,17 @@ The work is six parts of 32,768 tokens of reviews of like length, taken evenly f
 shortest. A contestant cuts a part into batches and takes a step on each: padding, forward, backward,
 clipping, update. Ratios are medians over paired parts.
 
-Ours takes the config's batches in every row. From the config one factor is changed at a time: all words
-(word dropout leaves words out, and computes nothing for them), dropout by element (ours draws a random
-number a review and channel), full attention (ours has windows). Ours also keeps a moving average of the
-weights where the config says so, which no peer does.
+Ours takes the config's batches in every row. From the config one factor is changed at a time: no bigrams
+(which no peer has), all words (word dropout leaves words out, and computes nothing for them), dropout by
+element (ours draws a random number a review and channel), full attention (ours has windows). Ours also keeps
+a moving average of the weights where the config says so, which no peer does.
 
 The peers have our sizes, vocabulary, batches sorted by length, fused AdamW, clipping, allocator settings,
 fp32 weights, and dropout by element at the same places with the same rate: none on attention weights, which
 would take them off torch's fused kernel. Each chooses the fastest of batches of 2,048 to 32,768 tokens, in
 autocast or with weights cast to bf16 once a step, with attention by torch's fused kernel or by plain
 products, as ours. That the fused kernel is taken, forward and backward, is confirmed by a profile; otherwise
-the benchmark fails. No peer has bigrams, which ours has if the config says so:
+the benchmark fails:
 - torch: `nn.TransformerEncoder` with its padding mask and max-pooling. It lacks positions, which ours has;
 - transformers: BERT with attention "sdpa". It adds learned positions, token types and a pooler;
 - modernbert: ModernBERT with attention "sdpa", our windows in all layers (no global layer) and rotary
@@ -40,6 +40,7 @@ import argparse
 import importlib.util
 import itertools
 import json
+import operator
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -72,13 +73,17 @@ PEAK_SHAPES = (
     (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16_384, 128, 512), (16_384, 512, 128),
     (8192, 1024, 1024),
 )  # fmt: skip
-# The same model, one factor a row from the config on. The peers' like is the third (windows) or the fourth.
-OURS: dict[str, dict[str, object]] = {
+# The same model, one factor a row from the config on. The peers' like is the fourth (windows) or the fifth.
+FACTORS: dict[str, dict[str, object]] = {
     "ours": {},
+    "ours_no_bigrams": {"bigram_buckets": 0},
     "ours_all_words": {"word_dropout": 0.0},
-    "ours_element_dropout": {"word_dropout": 0.0, "dropout_mask": "element"},
-    "ours_full_attention": {"word_dropout": 0.0, "dropout_mask": "element", "attention": "full"},
+    "ours_element_dropout": {"dropout_mask": "element"},
+    "ours_full_attention": {"attention": "full"},
 }
+OURS: dict[str, dict[str, object]] = dict(
+    zip(FACTORS, itertools.accumulate(FACTORS.values(), operator.or_), strict=True)
+)
 LIKES = {
     "torch": "ours_full_attention",
     "transformers": "ours_full_attention",
@@ -247,6 +252,7 @@ def share_of_peak(flops: list[int], seconds: list[float], peak: float) -> float:
 
 DESCRIPTIONS = {
     "ours": "imdb-tx, as configured",
+    "ours_no_bigrams": "without bigrams",
     "ours_all_words": "+ all words",
     "ours_element_dropout": "+ dropout by element (like for like with ModernBERT)",
     "ours_full_attention": "+ full attention (like for like with the other two)",
@@ -309,7 +315,9 @@ def contestants(
     if c.width != c.num_heads * c.head_width:
         sys.exit("The peers need width = num_heads * head_width, and this config has another.")
     makers: dict[str, Callable[[], contest.Variants]] = {
-        name: partial(make_ours, with_factors(config, factors), vocab_size) for name, factors in OURS.items()
+        name: partial(make_ours, with_factors(config, factors), vocab_size)
+        for name, factors in OURS.items()
+        if name != "ours_no_bigrams" or config.model.bigram_buckets
     }
     installed = importlib.util.find_spec("transformers") is not None
     for name in LIKES if installed else ["torch"]:

@@ -305,8 +305,10 @@ def test_rows_change_one_factor_at_a_time_and_say_what_ours_skips(tiny: Callable
     for before, after in itertools.pairwise(factors):
         assert before.items() < after.items()
         assert len(after) == len(before) + 1
+    skipped = "50% of the words; a random number for each element; attention beyond 8 positions"
     assert [bench_train.lacks(name, config) for name in bench_train.OURS] == [
-        "50% of the words; a random number for each element; attention beyond 8 positions",
+        skipped,
+        skipped,
         "a random number for each element; attention beyond 8 positions",
         "attention beyond 8 positions",
         "",
@@ -318,6 +320,14 @@ def test_rows_of_peers_say_what_they_lack(tiny: Callable[..., Config], num_bucke
     config = tiny(f"model.bigram_buckets={num_buckets}")
     assert bench_train.lacks("transformers", config) == more
     assert bench_train.lacks("torch", config) == ("positions; bigrams" if more else "positions")
+    made = bench_train.contestants(config, VOCAB_SIZE, (64,), part_of(16))
+    assert ("ours_no_bigrams" in made) == (num_buckets > 0)
+
+
+def test_the_models_of_the_peers_likes_have_no_bigrams(tiny: Callable[..., Config]) -> None:
+    config = tiny("model.bigram_buckets=500")
+    for like in bench_train.LIKES.values():
+        assert bench_train.with_factors(config, bench_train.OURS[like]).model.bigram_buckets == 0
 
 
 def test_the_json_of_training_has_its_keys_and_each_peer_its_like(tiny: Callable[..., Config]) -> None:
