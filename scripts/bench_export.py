@@ -1,6 +1,6 @@
 """What an exported model costs and keeps: accuracy and speed on all of test, beside the run itself.
 
-    python scripts/bench_export.py RUN [--json]
+    python scripts/bench_export.py RUN [--source FOLDER] [--json]
 
 Exports the run; takes turns on parts of the test split; prints accuracy, reviews a second
 (medians over the parts), the largest difference of a probability from the run's own in fp32 over the first
@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from bench_predict import cold_start, medians_in_turns
+from bench_predict import cold_start, medians_in_turns, reviews_of
 
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.store import run
 
 PART = 2500  # reviews a turn
 NUM_COMPARED = 1000
@@ -59,9 +58,9 @@ def take_turns(paths: dict[str, Path], texts: list[str]) -> Turns:
     return Turns({name: np.concatenate(parts) for name, parts in answers.items()}, speeds)
 
 
-def measure(path: Path) -> tuple[int, dict[str, Row]]:
+def measure(path: Path, source: str | None) -> tuple[int, dict[str, Row]]:
     """The number of turns, and what is printed of each contestant."""
-    config = run.open_run(path).config.data
+    config = reviews_of(path, source)
     stored, _ = corpus.ensure(config)
     texts, labels = encoded.rows_of(config, stored, "test")
     expected = in_fp32(path, texts[:NUM_COMPARED])
@@ -87,9 +86,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
+    parser.add_argument("--source", help="other reviews than the run's")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    num_turns, rows = measure(arguments.run)
+    num_turns, rows = measure(arguments.run, arguments.source)
     if arguments.json:
         print(json.dumps({"date": time.strftime("%Y-%m-%d"), "n": num_turns, **rows}))
         return

@@ -1,21 +1,23 @@
 """Prediction speed on a CPU, from text to label, beside the peers, each as its own expert would run it.
 
-    python scripts/bench_predict.py RUN [--seconds 180] [--json]
+    python scripts/bench_predict.py RUN [--source FOLDER] [--seconds 180] [--json]
 
 Prints a Markdown table of reviews a second (medians and quartiles), one factor a row, and the ratios;
 `tokenize_seconds` of the whole test split (median of 3); `cold_seconds`, the wall time of one `imdb-tx
-predict`, beside that of `import torch` (medians of 9, in turns). Takes `--seconds` and about 4 minutes: the
-choice of variants and one round of warm-up come before and are excluded.
+predict`, beside that of `import torch` (medians of 9, in turns). Takes `--seconds` and about 5 minutes: the
+choice of variants and one round of warm-up come before and are excluded. RUN may be a run of the package,
+such as `imdb`.
 
-The work is parts of 1,000 reviews of the run's test split. Contestants take turns on them, each in a
-process of its own with the package's allocator settings; ratios are medians over paired parts. Ours is the
-run's Predictor: as it is; and with full attention, which is like for like.
+The work is parts of 1,000 reviews of the run's test split, or of that of `--source`. Contestants take turns
+on them, each in a process of its own with the package's allocator settings; ratios are medians over paired
+parts. Ours is the run's Predictor: as it is; and with full attention, which is like for like.
 `ratio_pipeline` and `ratio_onnxruntime` are like for like, `as_configured_...` are of the run as it is.
 
 The peers have a BERT of the run's sizes (untrained: only speed is measured) and its tokenizer, with texts
-sorted by length. Each chooses its fastest batches in a short sweep:
+sorted by length. Each chooses its fastest batches in a short sweep, and the first two also attention by
+torch's fused kernel, which a profile confirms, or by plain products:
 - pipeline: `transformers`' text-classification pipeline in bf16 where the hardware computes in it, with a
-  fast tokenizer and torch's fused attention kernel, which a profile confirms;
+  fast tokenizer;
 - loop: the same model without the pipeline, which tokenizes texts one by one: all texts tokenized at once,
   batches of a number of tokens;
 - onnxruntime: the same model, exported, in fp32: its CPU kernels have no bf16. All cores, all its
@@ -28,6 +30,7 @@ Runtime). What `imdb-tx export` makes of the run itself is measured by bench_exp
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -48,7 +51,7 @@ from numpy.typing import NDArray
 from peers import bert
 
 from imdb_transformer import hardware
-from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.config import Config, DataConfig, TrainConfig
 from imdb_transformer.data.batches import BATCH_TOKENS as OUR_BATCH_TOKENS
 from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.corpus import ensure, read_split
@@ -104,19 +107,24 @@ def make_pipeline(path: Path, sizes: Sequence[int]) -> contest.Variants:
 
     warnings.simplefilter("ignore")  # it advises against lists on a GPU
     opened = run.open_run(path)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"), pad_token="[PAD]")
+    tokenizer_file = str(opened.folder / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=tokenizer_file, pad_token="[PAD]")
     model = peer_model(opened)
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
     longest = opened.config.tokenizer.max_length
 
-    def work(texts: list[str], size: int) -> list[Any]:
+    def work(texts: list[str], size: int, attention: str = "fused") -> list[Any]:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         ordered = [texts[i] for i in order]
-        answers = classify(ordered, batch_size=size, truncation=True, max_length=longest)
+        with contest.attention_by(attention):
+            answers = classify(ordered, batch_size=size, truncation=True, max_length=longest)
         return [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
 
     contest.confirm_fused(partial(work, ["a good film", "a bad one"], 2), backward=False)
-    return {f"{size} texts": partial(work, size=size) for size in sizes}
+    return {
+        f"{size} texts, {attention}": partial(work, size=size, attention=attention)
+        for size, attention in itertools.product(sizes, contest.ATTENTION)
+    }
 
 
 def make_loop(path: Path, sizes: Sequence[int]) -> contest.Variants:
@@ -130,9 +138,16 @@ def make_loop(path: Path, sizes: Sequence[int]) -> contest.Variants:
         return answer.logits.float().numpy()
 
     tokenizer = tokenizer_of(opened)
-    work = partial(by_batches, tokenizer=tokenizer, logits=logits)
+
+    def work(texts: Sequence[str], size: int, attention: str = "fused") -> list[int]:
+        with contest.attention_by(attention):
+            return by_batches(texts, tokenizer, logits, size)
+
     contest.confirm_fused(partial(work, ["a good film", "a bad one"], size=sizes[0]), backward=False)
-    return {f"{size:,} tokens": partial(work, size=size) for size in sizes}
+    return {
+        f"{size:,} tokens, {attention}": partial(work, size=size, attention=attention)
+        for size, attention in itertools.product(sizes, contest.ATTENTION)
+    }
 
 
 def make_onnxruntime(path: Path, sizes: Sequence[int]) -> contest.Variants:
@@ -152,13 +167,13 @@ def make_onnxruntime(path: Path, sizes: Sequence[int]) -> contest.Variants:
     return variants
 
 
-def make_linear(path: Path) -> contest.Variants:
+def make_linear(data: DataConfig) -> contest.Variants:
     """scikit-learn's TF-IDF with logistic regression."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline as in_a_row
 
-    corpus, _ = ensure(run.open_run(path).config.data)
+    corpus, _ = ensure(data)
     train = read_split(corpus, "train")
     model = in_a_row(TfidfVectorizer(), LogisticRegression(max_iter=1000)).fit(train.texts, train.labels)
     return {"all texts": model.predict}
@@ -210,9 +225,16 @@ def exported(config: Config, vocab_size: int) -> dict[str, bytes]:
         return {"plain": plain.read_bytes(), "fused": fused.read_bytes()}
 
 
+def reviews_of(path: Path, source: str | None) -> DataConfig:
+    """Where a run's reviews come from, or those of another source."""
+    data = run.open_run(path).config.data
+    return data.model_copy(update={"source": source}) if source else data
+
+
 def contestants(
-    path: Path, batch_texts: Sequence[int] = BATCH_TEXTS, batch_tokens: Sequence[int] = BATCH_TOKENS
-) -> dict[str, Callable[[], contest.Variants]]:
+    path: Path, data: DataConfig, batch_texts: Sequence[int] = BATCH_TEXTS,
+    batch_tokens: Sequence[int] = BATCH_TOKENS,
+) -> dict[str, Callable[[], contest.Variants]]:  # fmt: skip
     """All of them by name; a peer takes part where it is installed."""
     makers: dict[str, Callable[[], contest.Variants]] = {
         name: partial(make_ours, path, full_attention=name == LIKE) for name in OURS
@@ -222,7 +244,7 @@ def contestants(
         makers["loop"] = partial(make_loop, path, batch_tokens)
         if find_spec("onnxruntime") and find_spec("onnx"):
             makers["onnxruntime"] = partial(make_onnxruntime, path, batch_tokens)
-    return {**makers, "scikit_learn": partial(make_linear, path)}
+    return {**makers, "scikit_learn": partial(make_linear, data)}
 
 
 # ---- what is measured and printed
@@ -261,13 +283,13 @@ def result_of(turns: contest.Turns, parts: list[list[str]]) -> dict[str, Any]:
     return {**result, "batches": turns.chosen}
 
 
-def measure(path: Path, seconds: float) -> dict[str, Any]:
+def measure(path: Path, seconds: float, source: str | None = None) -> dict[str, Any]:
     """Everything that is printed, by name."""
-    opened = run.open_run(path)
-    corpus, _ = ensure(opened.config.data)
+    opened, data = run.open_run(path), reviews_of(path, source)
+    corpus, _ = ensure(data)
     test = read_split(corpus, "test").texts
     parts = [test[i::NUM_PARTS][:PART] for i in range(NUM_PARTS)]
-    turns = contest.take_turns(contestants(path), parts, seconds=seconds, sample=parts[0][:SAMPLE])
+    turns = contest.take_turns(contestants(path, data), parts, seconds=seconds, sample=parts[0][:SAMPLE])
     encode = tokenizer_of(opened).encode
     encode(parts[0])  # which also starts the threads
     commands = {
@@ -298,10 +320,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
+    parser.add_argument("--source", help="other reviews than the run's")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    result = measure(arguments.run, arguments.seconds)
+    result = measure(arguments.run, arguments.seconds, arguments.source)
     if arguments.json:
         print(json.dumps(result))
         return

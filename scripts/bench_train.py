@@ -3,23 +3,24 @@
     python scripts/bench_train.py [--config scratch.toml] [--set data.source=...] [--seconds 180] [--json]
 
 Prints a Markdown table of tokens a second (medians and quartiles; padding is not counted) with one factor a
-row, the ratios, and the share of the processor's peak. Takes `--seconds` and about 4 minutes: the choice of
+row, the ratios, and the share of the processor's peak. Takes `--seconds` and about 6 minutes: the choice of
 variants and one round of warm-up come before and are excluded.
 
 The work is six parts of 32,768 tokens of reviews of like length, taken evenly from the longest to the
 shortest. A contestant cuts a part into batches and takes a step on each: padding, forward, backward,
 clipping, update. Ratios are medians over paired parts.
 
-Ours takes the config's batches in every row. From the config one factor is changed at a time: all words
-(word dropout leaves words out, and computes nothing for them), dropout by element (ours draws a random
-number a review and channel), full attention (ours has windows). Ours also keeps a moving average of the
-weights where the config says so, which no peer does.
+Ours takes the config's batches in every row. From the config one factor is changed at a time: no bigrams
+(which no peer has), all words (word dropout leaves words out, and computes nothing for them), dropout by
+element (ours draws a random number a review and channel), full attention (ours has windows). Ours also keeps
+a moving average of the weights where the config says so, which no peer does.
 
 The peers have our sizes, vocabulary, batches sorted by length, fused AdamW, clipping, allocator settings,
 fp32 weights, and dropout by element at the same places with the same rate: none on attention weights, which
-would take them off torch's fused kernel. That this kernel is taken, forward and backward, is confirmed by a
-profile; otherwise the benchmark fails. Each chooses the fastest of batches of 2,048 to 32,768 tokens, in
-autocast or with weights cast to bf16 once a step:
+would take them off torch's fused kernel. Each chooses the fastest of batches of 2,048 to 32,768 tokens, in
+autocast or with weights cast to bf16 once a step, with attention by torch's fused kernel or by plain
+products, as ours. That the fused kernel is taken, forward and backward, is confirmed by a profile; otherwise
+the benchmark fails:
 - torch: `nn.TransformerEncoder` with its padding mask and max-pooling. It lacks positions, which ours has;
 - transformers: BERT with attention "sdpa". It adds learned positions, token types and a pooler;
 - modernbert: ModernBERT with attention "sdpa", our windows in all layers (no global layer) and rotary
@@ -37,7 +38,9 @@ share above 1 ends the benchmark. It is a diagnostic, not a goal.
 
 import argparse
 import importlib.util
+import itertools
 import json
+import operator
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -71,13 +74,17 @@ PEAK_SHAPES = (
     (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16_384, 128, 512), (16_384, 512, 128),
     (8192, 1024, 1024),
 )  # fmt: skip
-# The same model, one factor a row from the config on. The peers' like is the third (windows) or the fourth.
-OURS: dict[str, dict[str, object]] = {
+# The same model, one factor a row from the config on. The peers' like is the fourth (windows) or the fifth.
+FACTORS: dict[str, dict[str, object]] = {
     "ours": {},
+    "ours_no_bigrams": {"bigram_buckets": 0},
     "ours_all_words": {"word_dropout": 0.0},
-    "ours_element_dropout": {"word_dropout": 0.0, "dropout_mask": "element"},
-    "ours_full_attention": {"word_dropout": 0.0, "dropout_mask": "element", "attention": "full"},
+    "ours_element_dropout": {"dropout_mask": "element"},
+    "ours_full_attention": {"attention": "full"},
 }
+OURS: dict[str, dict[str, object]] = dict(
+    zip(FACTORS, itertools.accumulate(FACTORS.values(), operator.or_), strict=True)
+)
 LIKES = {
     "torch": "ours_full_attention",
     "transformers": "ours_full_attention",
@@ -162,8 +169,11 @@ def make_ours(config: Config, vocab_size: int) -> contest.Variants:
 # ---- the peers
 
 
-def peer_step(model: nn.Module, config: Config, precision: str) -> Step:
-    """A step of fused AdamW; `precision`: "fp32", bf16 by "autocast", or "cast" weights."""
+def peer_step(model: nn.Module, config: Config, precision: str, attention: str = "fused") -> Step:
+    """A step of fused AdamW. `precision`: "fp32", bf16 by "autocast", or "cast" weights.
+
+    `attention` is one of `contest.ATTENTION`.
+    """
     t = config.train
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=t.lr, betas=(BETA1, t.beta2), eps=ADAM_EPS, weight_decay=t.weight_decay,
@@ -177,7 +187,8 @@ def peer_step(model: nn.Module, config: Config, precision: str) -> Step:
         return functional_call(model, weights, (batch.ids, batch.mask))
 
     def step(batch: Batch) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+        autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast")
+        with autocast, contest.attention_by(attention):
             logits = forward(batch)
         F.cross_entropy(logits.float(), batch.labels).backward()
         if t.clip_norm:
@@ -191,15 +202,17 @@ def peer_step(model: nn.Module, config: Config, precision: str) -> Step:
 def make_peers(
     name: str, config: Config, vocab_size: int, sizes: tuple[int, ...], part: Part
 ) -> contest.Variants:
-    """All variants of a peer; its attention is confirmed to be the fused kernel's in each precision."""
+    """All variants of a peer. In each precision the fused kernel is confirmed to be taken by default."""
     in_bf16 = hardware.choose(config.train).dtype == torch.bfloat16
+    precisions = ("autocast", "cast") if in_bf16 else ("fp32",)
     variants: contest.Variants = {}
-    for precision in ("autocast", "cast") if in_bf16 else ("fp32",):
-        step = peer_step(make_peer(name, config, vocab_size), config, precision)
-        batch = batches_of(part, sizes[0], PEER_MULTIPLE)[0]
-        contest.confirm_fused(partial(step, batch), backward=True)
+    for precision, attention in itertools.product(precisions, contest.ATTENTION):
+        step = peer_step(make_peer(name, config, vocab_size), config, precision, attention)
+        if attention == "fused":
+            batch = batches_of(part, sizes[0], PEER_MULTIPLE)[0]
+            contest.confirm_fused(partial(step, batch), backward=True)
         for size in sizes:
-            variants[f"{size:,} {precision}"] = each_batch(step, size, PEER_MULTIPLE)
+            variants[f"{size:,} {precision}, {attention}"] = each_batch(step, size, PEER_MULTIPLE)
     return variants
 
 
@@ -240,6 +253,7 @@ def share_of_peak(flops: list[int], seconds: list[float], peak: float) -> float:
 
 DESCRIPTIONS = {
     "ours": "imdb-tx, as configured",
+    "ours_no_bigrams": "without bigrams",
     "ours_all_words": "+ all words",
     "ours_element_dropout": "+ dropout by element (like for like with ModernBERT)",
     "ours_full_attention": "+ full attention (like for like with the other two)",
@@ -252,7 +266,8 @@ DESCRIPTIONS = {
 def lacks(name: str, config: Config) -> str:
     """What a row of ours does not compute, and a peer does; what a peer has in another way."""
     if name not in OURS:
-        return {"torch": "positions", "transformers": "", "modernbert": "attention beyond its window"}[name]
+        missing = {"torch": ["positions"], "transformers": [], "modernbert": ["attention beyond its window"]}
+        return "; ".join([*missing[name], *(["bigrams"] if config.model.bigram_buckets else [])])
     c = with_factors(config, OURS[name]).model
     skipped = {
         f"{c.word_dropout:.0%} of the words": c.word_dropout > 0,
@@ -301,7 +316,9 @@ def contestants(
     if c.width != c.num_heads * c.head_width:
         sys.exit("The peers need width = num_heads * head_width, and this config has another.")
     makers: dict[str, Callable[[], contest.Variants]] = {
-        name: partial(make_ours, with_factors(config, factors), vocab_size) for name, factors in OURS.items()
+        name: partial(make_ours, with_factors(config, factors), vocab_size)
+        for name, factors in OURS.items()
+        if name != "ours_no_bigrams" or config.model.bigram_buckets
     }
     installed = importlib.util.find_spec("transformers") is not None
     for name in LIKES if installed else ["torch"]:

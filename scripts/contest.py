@@ -10,12 +10,14 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from imdb_transformer import hardware
@@ -23,6 +25,7 @@ from imdb_transformer import hardware
 Work = Callable[[Any], object]
 Variants = dict[str, Work]
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+ATTENTION = ("fused", "unfused")  # ways of torch to compute a peer's attention; see `attention_by`
 PACKAGES = ("torch", "transformers", "onnxruntime", "tokenizers")
 
 
@@ -115,6 +118,20 @@ def seconds_of(work: Work, part: Any) -> float:
     began = time.perf_counter()
     work(part)
     return time.perf_counter() - began
+
+
+@contextmanager
+def attention_by(way: str) -> Iterator[None]:
+    """Torch's attention as it is by default ("fused"), or by plain matrix products ("unfused").
+
+    The products have the precision of their inputs. By default torch would compute them in fp32.
+    """
+    if way == "fused":
+        yield
+        return
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # not for CUDA alone, despite its name
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def confirm_fused(work: Callable[[], object], *, backward: bool) -> None:

@@ -140,6 +140,20 @@ class Drawn(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Products(TorchDispatchMode):
+    """Notes the types of batched matrix products, which attention consists of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+            self.dtypes.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
 def numbers_drawn(step: Callable[[Any], object], batch: Any) -> int:
     with Drawn() as drawn:
         step(batch)
@@ -232,6 +246,42 @@ def test_a_peers_step_uses_the_fused_kernel_and_changes_its_fp32_weights(
         assert not torch.equal(weight, before[key]), key
 
 
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_attention_by_plain_products_computes_the_same_in_the_inputs_precision(
+    name: str, model_config: Config
+) -> None:
+    if name != "torch":
+        pytest.importorskip("transformers")
+    batch = bench_train.batches_of(part_of(40, 40, 37), 10_000, 8)[0]
+    model = peers.make_peer(name, model_config, VOCAB_SIZE).eval()
+    logits = {}
+    for attention in contest.ATTENTION:
+        with contest.attention_by(attention):
+            logits[attention] = model(batch.ids, batch.mask)
+    torch.testing.assert_close(logits["unfused"], logits["fused"])
+    with pytest.raises(RuntimeError, match="fused kernel"), contest.attention_by("unfused"):
+        contest.confirm_fused(lambda: model(batch.ids, batch.mask), backward=False)
+    with Products() as seen, contest.attention_by("unfused"):
+        model.bfloat16()(batch.ids, batch.mask)
+    assert torch.bfloat16 in seen.dtypes
+
+
+def test_a_peer_chooses_among_sizes_precisions_and_ways_to_compute_attention(
+    model_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = part_of(*[16] * 8)
+    for dtype, precisions in ((torch.bfloat16, ("autocast", "cast")), (torch.float32, ("fp32",))):
+        chosen = Hardware(torch.device("cpu"), dtype)
+        monkeypatch.setattr(bench_train.hardware, "choose", lambda _, chosen=chosen: chosen)
+        variants = bench_train.make_peers("torch", model_config, VOCAB_SIZE, (64, 128), part)
+        assert set(variants) == {
+            f"{size} {precision}, {attention}"
+            for size in (64, 128) for precision in precisions for attention in ("fused", "unfused")
+        }  # fmt: skip
+        for work in variants.values():
+            work(part)
+
+
 @pytest.mark.parametrize(("dropout", "attention"), [(0.1, "sdpa"), (0.0, "eager")])
 def test_a_peer_off_the_fused_kernel_is_refused(
     dropout: float, attention: str, tiny: Callable[..., Config]
@@ -255,12 +305,29 @@ def test_rows_change_one_factor_at_a_time_and_name_what_ours_skips(tiny: Callabl
     for before, after in itertools.pairwise(factors):
         assert before.items() < after.items()
         assert len(after) == len(before) + 1
+    skipped = "50% of the words; a random number for each element; attention beyond 8 positions"
     assert [bench_train.lacks(name, config) for name in bench_train.OURS] == [
-        "50% of the words; a random number for each element; attention beyond 8 positions",
+        skipped,
+        skipped,
         "a random number for each element; attention beyond 8 positions",
         "attention beyond 8 positions",
         "",
     ]
+
+
+@pytest.mark.parametrize(("num_buckets", "more"), [(0, ""), (500, "bigrams")])
+def test_rows_of_peers_say_what_they_lack(tiny: Callable[..., Config], num_buckets: int, more: str) -> None:
+    config = tiny(f"model.bigram_buckets={num_buckets}")
+    assert bench_train.lacks("transformers", config) == more
+    assert bench_train.lacks("torch", config) == ("positions; bigrams" if more else "positions")
+    made = bench_train.contestants(config, VOCAB_SIZE, (64,), part_of(16))
+    assert ("ours_no_bigrams" in made) == (num_buckets > 0)
+
+
+def test_the_models_of_the_peers_likes_have_no_bigrams(tiny: Callable[..., Config]) -> None:
+    config = tiny("model.bigram_buckets=500")
+    for like in bench_train.LIKES.values():
+        assert bench_train.with_factors(config, bench_train.OURS[like]).model.bigram_buckets == 0
 
 
 def test_the_json_of_training_has_its_keys_and_each_peer_its_like(tiny: Callable[..., Config]) -> None:
@@ -325,17 +392,20 @@ def test_the_lstm_is_named_and_computed_in_fp32() -> None:
 
 def test_the_peers_of_prediction_give_results_in_the_order_of_the_texts(trained: Path) -> None:
     pytest.importorskip("transformers")
-    loop = bench_predict.make_loop(trained, [32])["32 tokens"]
-    pipeline = bench_predict.make_pipeline(trained, [2])["2 texts"]
-    labels = [int(answer["label"].removeprefix("LABEL_")) for answer in pipeline(TEXTS)]
-    assert loop(TEXTS) == labels == [loop([text])[0] for text in TEXTS]
+    loops = bench_predict.make_loop(trained, [32])
+    expected = [loops["32 tokens, fused"]([text])[0] for text in TEXTS]
+    for attention in contest.ATTENTION:
+        assert loops[f"32 tokens, {attention}"](TEXTS) == expected
+        pipeline = bench_predict.make_pipeline(trained, [2])[f"2 texts, {attention}"]
+        labels = [int(answer["label"].removeprefix("LABEL_")) for answer in pipeline(TEXTS)]
+        assert labels == expected
 
 
 def test_onnxruntime_runs_the_peer_itself_plain_and_fused(trained: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("onnxruntime")
     variants = bench_predict.make_onnxruntime(trained, [32])
-    loop = bench_predict.make_loop(trained, [32])["32 tokens"]
+    loop = bench_predict.make_loop(trained, [32])["32 tokens, fused"]
     for name in ("32 tokens, plain", "32 tokens, fused"):
         assert variants[name](TEXTS) == loop(TEXTS)
 
@@ -377,10 +447,42 @@ def test_all_of_a_benchmarks_keys_are_measured(trained: Path, monkeypatch: pytes
         lambda *_, **__: times_of(ours=texts, ours_full_attention=texts, pipeline=texts),
     )
     monkeypatch.setattr(bench_predict, "medians_in_turns", lambda commands: dict.fromkeys(commands, 1.0))
-    result = bench_predict.measure(trained, 0)
+    source = run.open_run(trained).config.data.source
+    result = bench_predict.measure(trained, 0, source)
     assert {"ratio_pipeline", "reviews_per_second", "tokenize_seconds", "cold_seconds"} <= result.keys()
 
 
 def test_the_cold_command_is_one_that_answers(trained: Path) -> None:
     _, _, _, *arguments = bench_predict.cold_start(trained)
     assert imdb_tx(*arguments).exit_code == 0
+
+
+def test_a_peer_is_measured_only_if_the_fused_kernel_is_confirmed(
+    model_config: Config, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("off the kernel")
+
+    monkeypatch.setattr(contest, "confirm_fused", refuse)
+    for make in (
+        lambda: bench_train.make_peers("torch", model_config, VOCAB_SIZE, (64,), part_of(16)),
+        lambda: bench_predict.make_loop(trained, [32]),
+        lambda: bench_predict.make_pipeline(trained, [2]),
+    ):
+        with pytest.raises(RuntimeError, match="off the kernel"):
+            make()
+
+
+def test_a_run_of_the_package_is_measured_on_other_reviews(source: Path) -> None:
+    """Its own are on the hub."""
+    pytest.importorskip("transformers")
+    shipped = Path("imdb")
+    assert bench_predict.reviews_of(shipped, None).source == "hub"
+    assert bench_predict.reviews_of(shipped, str(source)).source == str(source)
+    for attend in (False, True):
+        (ours,) = bench_predict.make_ours(shipped, full_attention=attend).values()
+        assert [answer.text for answer in ours(TEXTS)] == TEXTS
+    (pipeline, *_) = bench_predict.make_pipeline(shipped, [2]).values()
+    assert len(pipeline(TEXTS)) == len(TEXTS)

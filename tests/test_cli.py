@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -31,27 +32,43 @@ def process(
     return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False, timeout=120)
 
 
-def test_all_commands_print_json(config_path: Path, tmp_path: Path, source: Path) -> None:
-    data = ["--source", source, "--data-dir", tmp_path / "data"]
-    downloaded = json.loads(imdb_tx("download", *data, "--json").stdout)
+def test_every_command_prints_json(config_path: Path, tmp_path: Path, source: Path) -> None:
+    answers: dict[str, list[Any]] = {}
+
+    def answer(command: str, *arguments: object, stdin: str = "") -> Any:
+        ended = imdb_tx(command, *arguments, "--json", stdin=stdin)
+        assert ended.exit_code == 0, ended.exception
+        answers[command] = [json.loads(line) for line in ended.stdout.splitlines()]
+        return answers[command][0]
+
+    data = ("--source", source, "--data-dir", tmp_path / "data")
+    config = ("--config", config_path, "--set", "train.epochs=1", "--run-dir")
+    trained, linear, causal = (tmp_path / "runs" / name for name in ("r", "nb", "causal"))
+    downloaded = answer("download", *data)
     assert {split["split"]: split["num_rows"] for split in downloaded["statistics"]} == {
         "train": 200, "test": 100, "unsupervised": 100,
     }  # fmt: skip
-    assert json.loads(imdb_tx("download", *data, "--json").stdout)["was_there"]
-    tokenized = json.loads(imdb_tx("tokenize", "--config", config_path, "--json").stdout)
+    assert answer("download", *data)["was_there"]
+    tokenized = answer("tokenize", "--config", config_path)
     assert tokenized["vocab_size"] <= 400
     assert tokenized["splits"]["test"]["num_reviews"] == 100
-    trained = json.loads(
-        imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "r", "--json").stdout
-    )
-    assert {"run", "best_step", "train_seconds", "tokens_per_second"} <= set(trained)
-    assert {"accuracy", "f1", "loss"} == set(trained["validation"])
-    evaluated = json.loads(imdb_tx("eval", tmp_path / "r", "--json").stdout)
+    made = answer("train", *config, trained)
+    assert {"run", "best_step", "train_seconds", "tokens_per_second"} <= set(made)
+    assert {"accuracy", "f1", "loss"} == set(made["validation"])
+    assert answer("baseline", *config[:2], "--run-dir", linear)["weighting"] == "nb"
+    assert answer("pretrain", *config, causal, "--set", "pretrain.objective=causal")["kind"] == "encoder"
+    evaluated = answer("eval", trained)
     assert evaluated["split"] == "test"
     assert {"num_examples", "accuracy", "loss", "roc_auc"} <= set(evaluated)
-    lines = imdb_tx("predict", "--run", tmp_path / "r", "--json", "-", stdin="a good film\nawful\n").stdout
-    assert [json.loads(line)["text"] for line in lines.splitlines()] == ["a good film", "awful"]
-    assert set(json.loads(lines.splitlines()[0])) == {"label", "probability", "text", "probabilities"}
+    assert len(answer("compare", trained, linear)["pairs"]) == 1
+    answer("predict", "--run", trained, "-", stdin="a good film\nawful\n")
+    assert [line["text"] for line in answers["predict"]] == ["a good film", "awful"]
+    assert set(answers["predict"][0]) == {"label", "probability", "text", "probabilities"}
+    assert set(answer("generate", causal, "--num-tokens", 3)) == {"seed", "text"}
+    assert answer("verify", trained)["parts"]["config.toml"] == "ok"
+    assert {each["kind"] for each in answer("runs", tmp_path / "runs")} == {"classifier", "linear", "encoder"}
+    assert Path(answer("export", trained)["file"]).exists()
+    assert sorted(answers) == COMMANDS
 
 
 def test_text_output_ends_with_the_next_command(config_path: Path, tmp_path: Path, source: Path) -> None:
@@ -201,7 +218,7 @@ def test_a_training_releases_unused_memory_regularly(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_json(command: str) -> None:
+def test_the_help_of_every_command_names_json(command: str) -> None:
     assert "--json" in imdb_tx(command, "--help").stdout
 
 

@@ -260,6 +260,17 @@ def test_a_source_named_like_imdb_is_refused_if_one_split_differs(
         corpus.ensure(config(folder, tmp_path))
 
 
+def test_reviews_from_the_hub_are_refused_if_one_split_differs(
+    tmp_path: Path, imdb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviews = corpus.sources.read(DataConfig(source=str(imdb)))
+    monkeypatch.setattr(corpus.sources, "read", lambda _: reviews)
+    assert corpus.ensure(config("hub", tmp_path / "whole"))[0].manifest.is_imdb
+    monkeypatch.setitem(corpus.IMDB_HASHES, "test", "0" * 64)
+    with pytest.raises(DataError, match=r"hub should be IMDB .* wrong checksum of test "):
+        corpus.ensure(config("hub", tmp_path / "other"))
+
+
 def test_relative_and_absolute_paths_use_the_same_stored_corpus(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

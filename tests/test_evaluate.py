@@ -73,13 +73,13 @@ def test_average_precision_follows_its_definition(num_classes: int) -> None:
 
 @pytest.fixture
 def guesses(tmp_path: Path) -> run.Run:
-    """A linear run on words and labels that have nothing to do with each other; test repeats 10 of train."""
+    """A linear run on words and labels at random; test repeats all of train and validation."""
     generator = random.Random(0)
     words = [f"word{i}" for i in range(200)]
     texts = [" ".join(generator.choices(words, k=30)) for _ in range(130)]
     labels = [generator.choice(["neg", "pos"]) for _ in texts]
     write_jsonl(tmp_path / "train.jsonl", texts[:100], labels[:100])
-    write_jsonl(tmp_path / "test.jsonl", texts[90:], labels[90:])
+    write_jsonl(tmp_path / "test.jsonl", texts, labels)
     data = {"source": str(tmp_path), "data_dir": str(tmp_path / "data")}
     make_baseline(tmp_path / "run", config_file.parse({"data": data}, origin="here"), "nb")
     return run.open_run(tmp_path / "run")
@@ -97,9 +97,9 @@ def test_the_temperature_is_fitted_on_validation(guesses: run.Run) -> None:
     assert guesses.info.temperature > 2 * fitted("train")
 
 
-def test_the_clean_slice_omits_reviews_of_training(guesses: run.Run) -> None:
+def test_the_clean_slice_omits_reviews_of_train_and_of_validation(guesses: run.Run) -> None:
     evaluation = evaluate(guesses.folder, "test")
-    assert evaluation.num_examples == 40
+    assert evaluation.num_examples == 130
     assert evaluation.slices[CLEAN].num_examples == 30
     assert CLEAN not in evaluate(guesses.folder, "validation").slices
 

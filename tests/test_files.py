@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer.store import files
+from imdb_transformer.store import files, metrics
 from imdb_transformer.store.files import new_folder, whole_file, whole_folder, write_whole
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from imdb_transformer.store import files
+from imdb_transformer.store import files, metrics
 with getattr(files, sys.argv[1])(Path(sys.argv[2])) as temporary:
     print(flush=True)
     time.sleep(60)
@@ -176,3 +176,17 @@ def test_a_folder_is_synced_before_its_rename_and_its_parent_after(
     assert events == [
         ("sync", inodes[0]), ("sync", inodes[1]), ("rename", inodes[1]), ("sync", inodes[2])
     ]  # fmt: skip
+
+
+def test_lines_of_metrics_are_synced_when_they_are_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, on_disk = tmp_path / metrics.FILE_NAME, []
+
+    def synced(descriptor: int) -> None:
+        assert os.path.samestat(os.fstat(descriptor), path.stat())
+        on_disk.append(path.read_text())
+
+    monkeypatch.setattr(os, "fsync", synced)
+    metrics.append(tmp_path, [{"step": 1}, {"step": 2}])
+    assert on_disk == ['{"step": 1}\n{"step": 2}\n']

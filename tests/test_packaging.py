@@ -6,7 +6,12 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
+
+import pytest
+
+from scripts.index_readme import IndexReadme, drawn
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -41,11 +46,24 @@ def test_every_imported_package_is_declared_and_no_other() -> None:
 
 
 def test_each_picture_of_the_readme_is_in_the_repository_and_is_described_in_words() -> None:
-    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", (ROOT / PROJECT["readme"]).read_text())
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", (ROOT / "README.md").read_text())
     assert pictures
     for description, path in pictures:
-        assert len(description) > 20  # where the picture is not shown, as on the package index
+        assert len(description) > 20  # where the picture is not shown
         assert ElementTree.parse(ROOT / path).getroot().tag.endswith("svg")
+
+
+def test_the_picture_is_drawn_in_text_for_the_package_index() -> None:
+    metadata: dict[str, Any] = {}
+    IndexReadme(str(ROOT), {}).update(metadata)
+    assert metadata["readme"]["content-type"] == "text/markdown"
+    before, _, after = metadata["readme"]["text"].partition("max-pool: the largest value of each channel")
+    assert before.count("```") == 1
+    assert "![" not in before + after
+    assert (ROOT / "README.md").read_text().endswith(after[-5000:])
+    for readme in ("no picture", "![a](b) ![c](d)"):
+        with pytest.raises(ValueError, match="draws one"):
+            drawn(readme)
 
 
 def test_classifiers_name_the_systems_and_the_pythons_from_the_lowest_on() -> None:

@@ -1,11 +1,13 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
@@ -223,6 +225,34 @@ def test_rounding_the_sizes_of_products_up_changes_neither_losses_nor_gradients(
         figures.append((taken, [p.grad for p in model.parameters()]))
     exact, rounded = figures
     torch.testing.assert_close(rounded, exact)
+
+
+class Products(TorchDispatchMode):
+    """Notes the sizes of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[tuple[torch.Size, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            self.sizes.add(tuple(tensor.shape for tensor in args))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_sizes_of_products_do_not_differ_between_steps() -> None:
+    """oneDNN keeps code for each size: with new sizes in each step, memory would grow by gigabytes."""
+    model, batch = a_model(num_candidates=16)
+    sizes, counts = [], set()
+    for _ in range(8):
+        with Products() as seen:
+            metrics = pretraining(model, batch, Config(), torch.float32, 1.0)
+            metrics["loss"][0].backward()
+        sizes.append(seen.sizes)
+        counts.add(metrics["masked_loss"][1])
+    assert len(counts) > 1
+    assert all(other == sizes[0] for other in sizes)
 
 
 def test_an_id_absent_from_training_texts_has_an_embedding(tiny: Tiny) -> None:

@@ -246,6 +246,12 @@ def test_muon_in_bf16_makes_torchs_steps(shape: tuple[int, int]) -> None:
         torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
 
 
+def test_muon_has_the_momentum_that_torchs_has_by_default() -> None:
+    model = Classifier(Config().model, vocab_size=10, num_classes=2)
+    _, muon = make_optimizers(model, TrainConfig(optimizer="muon"))
+    assert muon.defaults["momentum"] == torch.optim.Muon([torch.ones(2, 2)]).defaults["momentum"]
+
+
 def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:
     config = tiny("train.optimizer=muon")
     model = make_classifier(config, vocab_size=400, num_classes=2)
