@@ -193,7 +193,7 @@ def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(
     write_jsonl(tmp_path / "hold.jsonl", ["a good film", "a fine film", "one"], ["pos", "pos", "pos"])
     ended = imdb_tx("eval", folder, "--source", tmp_path / "hold.jsonl", "--json")
     measured = json.loads(ended.stdout)
-    assert f"on all of {tmp_path / 'hold.jsonl'}" in ended.stderr
+    assert f" on {tmp_path / 'hold.jsonl'} ..." in ended.stderr
     assert (measured["num_examples"], measured["split"]) == (3, "all of hold.jsonl")
     assert (folder / "report.html").read_text() == "of the run's own test"
     (page,) = folder.glob("evaluation/best-all-hold-*.html")
@@ -302,3 +302,13 @@ def test_f1_of_two_classes_names_its_class() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     assert "F1 of pos" in as_text(evaluation_tables(evaluation, {}))
     assert evaluation.f1 == pytest.approx(evaluation.per_class["pos"].f1)
+
+
+def test_scores_are_printed_even_if_they_cannot_be_written(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(copy / "evaluation", ignore_errors=True)
+    (copy / "evaluation").touch()  # a file where the folder should be
+    ended = imdb_tx("eval", copy)
+    assert "calibration error" in ended.stdout
+    assert "written to" not in ended.stdout
+    assert isinstance(ended.exception, OSError)

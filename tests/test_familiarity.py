@@ -13,6 +13,7 @@ from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data import demo
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predictor import Predictor, unfamiliar
 from imdb_transformer.inference.tables import open_reviews
 from imdb_transformer.store import run
@@ -121,6 +122,18 @@ def test_a_run_on_the_demo_warns_that_it_knows_a_toy_grammar(tmp_path: Path) -> 
     trained = imdb_tx("train", *options, "--run-dir", tmp_path / "demo")
     assert "toy grammar" in trained.stderr
     assert "toy grammar" not in trained.stdout
+    export(tmp_path / "demo", tmp_path / "demo.onnx")
+    for path in (tmp_path / "demo", tmp_path / "demo.onnx"):
+        predicted = imdb_tx("predict", "--run", path, "a good film")
+        assert "toy grammar" in predicted.stderr
+        assert "toy grammar" not in predicted.stdout
+
+
+def test_an_exported_file_knows_the_words_that_its_run_knows(tmp_path: Path) -> None:
+    export(Path("imdb"), tmp_path / "imdb.onnx")
+    predictor = Predictor.load(tmp_path / "imdb.onnx")
+    texts = ["a good film with a superb cast", "Der Film war leider sehr langweilig und viel zu lang."]
+    assert unfamiliar(predictor, [tmp_path / "imdb.onnx"], texts) == texts[1:]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

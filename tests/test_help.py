@@ -85,6 +85,7 @@ def test_an_option_that_is_a_key_is_answered_with_set(arguments: list[str], said
         ("imdb-tx train --init-from imdb", ["imdb", "imdb-encoder"]),
         ("imdb-tx train --resume imdb", []),
         ("imdb-tx pretrain --resume runs/", ["runs/encoder", "runs/one", "runs/two"]),
+        ("imdb-tx generate im", []),
     ],
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -195,7 +195,7 @@ def test_rows_swallowed_by_an_open_quote_are_reported(tmp_path: Path) -> None:
     assert texts_of(path, bad_row=told.append) == ["one"]
     assert told == [
         f"{path}: line 3 has another number of fields than the header (3, not 2)",
-        f"{path}: line 5 opens a quote that is not closed; its quotes take in 9 more lines",
+        f"{path}: line 5 opens a quote that is not closed; its quotes go on to line 14",
         f"{path}: line 4 has no 'text'",
     ]
 

@@ -168,6 +168,11 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     assert not OUTSIDE.search(page)
 
 
+def test_a_column_of_headings_is_aligned_with_its_header() -> None:
+    written = html_table(["class", "F1"], [["1", "0.5"], ["2", "0.25"]])
+    assert '<th scope=col>class</th><th scope=col class="number">F1</th>' in written
+
+
 def test_html_table_escapes_its_cells() -> None:
     written = html_table(["", "runs/a", "runs/<b>"], [["accuracy", "91%", "90%"]])
     cells = re.findall(r"<(t[hd])(?: [^>]*)?>(.*?)</", written)

@@ -88,6 +88,9 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path) -> None:
     for source in ("hub", "demo", str(archive), str(tmp_path)):
         assert run_name("scratch", "scratch.toml", source) == "scratch"
     assert run_name("mine", str(config), str(table)) == "mine"
+    export = tmp_path / "my reviews  (May).csv.gz"
+    export.touch()
+    assert run_name("scratch", "scratch.toml", str(export)) == "my-reviews-(May)"
 
 
 def test_the_command_after_pretraining_starts_a_training(encoder: Path, tmp_path: Path) -> None:

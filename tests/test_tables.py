@@ -169,6 +169,15 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path, name: str) -> None:
     assert texts == (["good", "bad"] if name.endswith("csv") else ["text", "good", "bad"])
 
 
+def test_a_pipe_of_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.parquet"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # neither side waits for the other to open
+    with pytest.raises(DataError, match="as PARQUET: it is a pipe, and this format needs a file"):
+        open_table(path, {"text": ""})
+    os.close(writer)
+
+
 def test_lines_of_a_pipe_are_passed_on_when_it_is_empty(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     has_first = threading.Event()

@@ -277,3 +277,9 @@ def test_with_many_classes_the_worst_are_shown() -> None:
     assert "(below: the 20 of 50 classes with the lowest F1)" in shown
     assert "\nc19 " in shown
     assert "\nc20 " not in shown
+
+
+def test_classes_stand_in_their_order() -> None:
+    scores = {f"{i}": ClassScore(precision=1, recall=1, f1=1 / i, support=1) for i in range(1, 6)}
+    lines = summaries.classes(scores).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "3", "4", "5"]

@@ -33,6 +33,7 @@ def compare(
     """
     if len(paths) < 2:
         raise ConfigError("compare takes two runs or more.")
+    screen.note(f"comparing {len(paths)} runs on {split} ...")  # the next imports take seconds
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.report import evaluations, pages
@@ -41,7 +42,6 @@ def compare(
     if html is not None:
         check_page(html)
     hardware.keep_freed_memory()
-    screen.note(f"comparing {len(paths)} runs on {split} ...")
     comparison, predictions = compare_runs(paths, split)
     if html is not None:  # before stdout, whose reader may leave
         pages.write_comparison(html, comparison, predictions)

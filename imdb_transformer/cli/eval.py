@@ -55,6 +55,8 @@ def evaluate(
     }  # fmt: skip
     if any(reading.values()) and source is None:
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
+    of_what = f" on {source}" if source else ""
+    screen.note(f"evaluating {' + '.join(map(str, paths))}{of_what} ...")  # the next imports take seconds
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import predict_split, save, split_of
@@ -63,17 +65,17 @@ def evaluate(
 
     hardware.keep_freed_memory()
     split = split_of(source, split)
-    of_what = f"{split} of {source}" if source else split
-    screen.note(f"evaluating {' + '.join(map(str, paths))} on {of_what} ...")
     predictions = predict_split(paths, split, data_dir=data_dir, source=source, **reading)
-    save(predictions)
     baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
-    page = pages.write_evaluation(predictions, baselines)
-    if len(paths) == 1 and predictions.run.info.kind == "classifier" and not paths[0].is_file():
-        write_card(predictions.run)
-    if as_json:
+    try:
+        save(predictions)
+        page = pages.write_evaluation(predictions, baselines)
+        if len(paths) == 1 and predictions.run.info.kind == "classifier" and not paths[0].is_file():
+            write_card(predictions.run)
+    finally:  # whoever may not write into the run sees its scores, too
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
-        print(json.dumps({**predictions.evaluation.model_dump(), "baselines": beside}))
-    else:
-        print(evaluations.as_text(evaluations.evaluation_tables(predictions.evaluation, baselines)))
+        record = {**predictions.evaluation.model_dump(), "baselines": beside}
+        tables = evaluations.evaluation_tables(predictions.evaluation, baselines)
+        print(json.dumps(record) if as_json else evaluations.as_text(tables))
+    if not as_json:
         print(f"written to {predictions.file} and {page}")

@@ -15,7 +15,7 @@ Source = Annotated[
     Path,
     typer.Argument(
         help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.",
-        **takes_run("classifier", "linear"),
+        **takes_run("classifier", "linear", shipped=False),
     ),
 ]
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]

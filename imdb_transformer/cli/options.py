@@ -125,7 +125,7 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     table = Path(source)
     if Path(config).is_file() or not table.is_file() or table.name.endswith(ARCHIVES):
         return usual
-    return table.name.split(".")[0] + ending
+    return "-".join(table.name.split(".")[0].split()) + ending  # a name that needs no quotes
 
 
 def new_run_dir(name: str) -> Path:

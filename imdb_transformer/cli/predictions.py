@@ -55,12 +55,16 @@ class View(NamedTuple):
 
 def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
     """Loads a predictor. `exact`: one text and many get the same probability. `few`: without torch."""
+    from imdb_transformer.inference.exported import ExportedModel
     from imdb_transformer.inference.predictor import Predictor
     from imdb_transformer.store import run
 
     predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
-    if any(not path.is_file() and run.locate(path)[0].config.data.source == "demo" for path in request.paths):
-        screen.note(summaries.DEMO_NOTE)
+    for path, model in zip(request.paths, predictor.models, strict=True):
+        origin = model.about if isinstance(model, ExportedModel) else run.locate(path)[0]
+        if origin.config.data.source == "demo":
+            screen.note(summaries.DEMO_NOTE)
+            break
     if "torch" in sys.modules:  # an exported file does not need it
         from imdb_transformer import hardware
 

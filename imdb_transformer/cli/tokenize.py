@@ -19,16 +19,17 @@ def tokenize(
     The tokenizer learns from training and unlabelled text.
     """
     from imdb_transformer import config_file
+
+    resolved = config_file.load(config, overrides or ())
+    screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path
     from imdb_transformer.report import summaries
 
-    resolved = config_file.load(config, overrides or ())
     stored, _ = ensure(resolved.data)
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
     if not resolved.data.validation and "validation" in names:
         names.remove("validation")  # it is part of train
-    screen.note(f"tokenizing {stored.folder} ...")
     result = encoded.tokenize(resolved, names)
     if as_json:
         reports = {name: split.report.model_dump() for name, split in result.splits.items()}

@@ -151,8 +151,8 @@ def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_
         if not problem:
             yield number, sum(map(len, row)), dict(zip(names, row, strict=True))
         else:
-            num_more = num_before + reader.line_num - number
-            bad_row(number, problem + (f"; its quotes take in {num_more} more lines" if num_more else ""))
+            last = num_before + reader.line_num
+            bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
 
 
 def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:

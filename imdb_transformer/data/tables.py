@@ -193,6 +193,8 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     """The schema, then blocks that end at `BLOCK_ROWS` rows or `BLOCK_BYTES` bytes."""
     from pyarrow import parquet
 
+    if path.is_fifo():  # pyarrow would open it a second time, and wait for another writer
+        raise ValueError("it is a pipe, and this format needs a file")
     file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
     yield file.schema_arrow
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]

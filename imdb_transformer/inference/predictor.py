@@ -238,7 +238,8 @@ def unfamiliar(predictor: Predictor, paths: Sequence[Path], texts: Sequence[str]
     indices: set[int] = set()
     for path, model in zip(paths, predictor.models, strict=True):
         tokenizer = getattr(model, "tokenizer", None)
-        if tokenizer is not None and not _is_exported(path):  # not of an exported file
-            usual = run.locate(path)[0].info.characters_per_piece
+        if tokenizer is not None:
+            info = model.about.run if isinstance(model, ExportedModel) else run.locate(path)[0].info
+            usual = info.characters_per_piece
             indices |= {i for i, text in enumerate(texts) if tokenizer.knows_few_words([text], usual)}
     return [texts[i] for i in sorted(indices)]

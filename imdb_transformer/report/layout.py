@@ -49,7 +49,8 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     """The same table for a page. The first cell of each row is its heading."""
     texts = [[_cell(value) for value in row] for row in rows]
-    is_number = [bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in range(len(header))]
+    columns = range(1, len(header))
+    is_number = [False, *(bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in columns)]
     kinds = [' class="number"' if number else "" for number in is_number]
     head = "".join(
         f"<th scope=col{kind}>{html.escape(name)}</th>" for name, kind in zip(header, kinds, strict=True)

@@ -142,8 +142,8 @@ def _yardstick(opened: run.Run) -> list[str]:
     """The comparison with a linear model, from the end of the training."""
     if (measured := yardstick_of(opened.folder)) is None:
         return []
-    text = summaries.yardstick(measured, str(opened.folder))
-    return ["<h2>Comparison with a linear model, on validation</h2>", f"<p>{html.escape(text)}</p>"]
+    text = html.escape(summaries.yardstick(measured, str(opened.folder))).replace("\n", "<br>")
+    return ["<h2>Comparison with a linear model, on validation</h2>", f"<p>{text}</p>"]
 
 
 def _origin(opened: run.Run) -> list[str]:

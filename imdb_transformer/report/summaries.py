@@ -126,11 +126,12 @@ def classes(per_class: "Mapping[str, ClassScore]") -> str:
     """Macro F1 and a table of the classes; if there are many, of those with the lowest F1."""
     from imdb_transformer.report.evaluations import class_table
 
-    worst = sorted(per_class.items(), key=lambda item: item[1].f1)[:MAX_CLASSES]
+    worst = sorted(per_class, key=lambda name: per_class[name].f1)[:MAX_CLASSES]
     macro = sum(each.f1 for each in per_class.values()) / len(per_class)
     many = f" (below: the {MAX_CLASSES} of {len(per_class)} classes with the lowest F1)"
     which = many if len(worst) < len(per_class) else ""
-    return f"macro F1 {macro:.4f}{which}\n{text_table(*class_table(dict(worst)))}"
+    table = {name: each for name, each in per_class.items() if name in worst}  # in the order of the classes
+    return f"macro F1 {macro:.4f}{which}\n{text_table(*class_table(table))}"
 
 
 def beside(measured: "Yardstick") -> str:
