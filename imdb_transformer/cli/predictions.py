@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
     """Loads a predictor. `exact`: one text and many get the same probability. `few`: without torch."""
-    from imdb_transformer.inference.exported import ExportedModel
+    from imdb_transformer.inference.export import ExportedModel
     from imdb_transformer.inference.predictor import Predictor
     from imdb_transformer.store import run
 
