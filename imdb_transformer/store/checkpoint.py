@@ -5,7 +5,7 @@ model.safetensors      the weights to predict with
 training.safetensors   in `last` and `previous`: moments of the optimiser, raw weights if there are averages
 checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 
-Weights in the package are `quantized`: embeddings to 8 bits, other matrices to 16.
+Matrices in the package are `quantized` to 8 bits.
 """
 
 import os
@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # a run's files can be read without torch
 Arrays = Mapping[str, NDArray[Any]]
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
-FACTORS = ".factors"  # the ending of the tensor that marks an embedding in 8 bits
+FACTORS = ".factors"  # the ending of the tensor that marks a matrix in 8 bits
+GROUP = 64  # numbers that share a factor
 LARGEST = 127
 
 
@@ -136,19 +137,19 @@ def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
 
 
 def quantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The arrays, with each embedding as integers (int8) and factors (fp32, one a row), matrices as fp16.
+    """The arrays, with each matrix as integers (int8) and factors (fp32), one for each 64 columns of a row.
 
-    A row of an embedding becomes whole numbers from -127 to 127 and one factor (symmetric quantisation:
-    Jacob et al. 2018, section 2.1, with zero as zero).
+    64 neighbours become whole numbers from -127 to 127 and one factor (symmetric quantisation: Jacob et al.
+    2018, section 2.1, with zero as zero). Rows of another length than a multiple of 64 have one factor each.
     """
     result: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         result[name] = array
-        if array.ndim == 2 and "embedding" not in name:
-            result[name] = array.astype(np.float16)
-        elif array.ndim == 2:
-            factors = np.maximum(abs(array).max(1), np.finfo(np.float32).tiny * LARGEST) / LARGEST
-            result[name] = np.round(array / factors[:, None]).astype(np.int8)
+        if array.ndim == 2:
+            width = array.shape[1] if array.shape[1] % GROUP else GROUP
+            groups = array.reshape(len(array), -1, width)
+            factors = np.maximum(abs(groups).max(2), np.finfo(np.float32).tiny * LARGEST) / LARGEST
+            result[name] = np.round(groups / factors[..., None]).astype(np.int8).reshape(array.shape)
             result[name + FACTORS] = factors.astype(np.float32)
     return result
 
@@ -157,9 +158,10 @@ def dequantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """The arrays of `quantized` in fp32; others as they are. Raises ValueError if shapes differ."""
     result = {}
     for name, array in arrays.items():
-        factors = arrays.get(name + FACTORS)
-        if factors is not None:
-            result[name] = array.astype(np.float32) * factors[:, None]
+        if (factors := arrays.get(name + FACTORS)) is not None:
+            factors = factors.reshape(len(array), -1)
+            width = array.shape[1] // factors.shape[1]
+            result[name] = array.astype(np.float32) * factors.repeat(width, axis=1)
         elif not name.endswith(FACTORS):
-            result[name] = array.astype(np.float32) if array.dtype == np.float16 else array
+            result[name] = array
     return result
