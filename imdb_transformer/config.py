@@ -63,7 +63,7 @@ class ModelConfig(Section):
 
     width: Width = 256
     """D, of the residual stream"""
-    num_layers: Width = 2
+    num_layers: Width = 4
     """encoder blocks"""
     num_heads: Width = 4
     """H, attention heads"""

@@ -1,9 +1,11 @@
 """Puts a trained encoder or classifier into the package, with its matrices in 8 bits, and checks it.
 
-    imdb-tx pretrain --config pretrain.toml --run-dir runs/pretrain
-    python scripts/ship.py imdb-encoder runs/pretrain
+    imdb-tx pretrain --config pretrain.toml
+    imdb-tx pretrain --config deepen.toml
+    python scripts/ship.py imdb-encoder runs/deepen
     imdb-tx train --config base.toml --run-dir runs/base
-    python scripts/ship.py imdb runs/base
+    imdb-tx train --config base.toml --teacher runs/base --set train.epochs=1 --run-dir runs/student
+    python scripts/ship.py imdb runs/student
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, and the
 folder of the data its default. `base.toml` starts from the encoder that is in the package by then.

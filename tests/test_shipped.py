@@ -19,7 +19,7 @@ from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
-from imdb_transformer.training import probe
+from imdb_transformer.training import probe, starting_weights
 from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
@@ -146,6 +146,16 @@ def test_the_base_config_starts_from_the_shipped_encoder() -> None:
     assert encoder.config.tokenizer == config.tokenizer
     for name in ("scratch.toml", "pretrain.toml", "demo.toml", "large.toml"):
         assert load_config(name).train.init_from == ""
+
+
+def test_deepen_continues_the_encoder_of_pretrain_and_makes_that_of_base() -> None:
+    first, second, third = (load_config(f"{name}.toml") for name in ("pretrain", "deepen", "base"))
+    assert second.train.init_from == "runs/pretrain"
+    assert (first.model.num_layers, second.model.num_layers, third.model.num_layers) == (2, 4, 4)
+    ignored = starting_weights.FREE | {"num_layers"}
+    kept = [each.model.model_dump(exclude=ignored) for each in (first, second, third)]
+    assert kept[0] == kept[1] == kept[2]
+    assert first.tokenizer == second.tokenizer == third.tokenizer
 
 
 def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
