@@ -7,8 +7,9 @@
     imdb-tx train --config base.toml --teacher runs/base --set train.epochs=1 --run-dir runs/student
     python scripts/ship.py imdb runs/student
 
-The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, and the
-folder of the data its default. `base.toml` starts from the encoder that is in the package by then.
+The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
+folder of the data its default, and the run that they started from has the name that these commands give it.
+`base.toml` starts from the encoder that is in the package by then.
 """
 
 import sys
@@ -29,6 +30,7 @@ from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005
+ORIGINS = {"imdb-encoder": "runs/pretrain", "imdb": "imdb-encoder"}
 
 
 def main(name: str, origin: Path) -> None:
@@ -49,7 +51,8 @@ def ship(origin: Path, name: str) -> None:
         sys.exit(f"{origin} is not finished.")
     target = run.SHIPPED / name
     target.mkdir(parents=True, exist_ok=True)
-    config = opened.config.model_copy(update={"data": DataConfig()})
+    train = opened.config.train.model_copy(update={"init_from": ORIGINS[name]})
+    config = opened.config.model_copy(update={"data": DataConfig(), "train": train})
     (target / run.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
     for file in (FILE_NAME, YARDSTICK):  # an encoder has no yardstick
         if (opened.folder / file).exists():
