@@ -160,7 +160,7 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     page = path.read_text()
     for title in ("Loss", "Validation accuracy", "ROC", "Reliability"):
         assert f"<b>{title}</b>" in page
-    assert page.count("</i>") == 2 + 4  # a linear model has no curve of training
+    assert page.count("</i>") == 1 + 6  # a linear model has no loss against the step
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
     assert f'>{100 * pair["difference"]:+.2f}</td><td class="number">{low} to {high}</td>' in page
@@ -202,6 +202,21 @@ def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
     drawn = figures.accuracies({"run": logged})
     assert drawn is not None
     assert "The axis starts at 91%." in drawn.description
+def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
+    logged = {"a": [{"step": i, "validation": {"accuracy": 0.9, "loss": 1.0}} for i in (5, 10)], "nb": []}
+    drawn = figures.accuracies(logged, {"a": 0.8, "nb": 0.95})
+    assert drawn is not None
+    assert list(drawn.names) == ["a", "nb"]
+    assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
+    ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.content)
+    assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
+    assert ">95.00</text>" in drawn.content
+    without = figures.accuracies(logged)
+    assert without is not None
+    assert list(without.names) == ["a", ""]
+    assert figures.accuracies({"nb": []}, {"nb": 0.95}) is None
+
+
     assert ">91<" in drawn.content
     assert ">95.00</text>" in drawn.content  # the best has its value
 

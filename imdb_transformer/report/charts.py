@@ -27,7 +27,7 @@ class Curve(NamedTuple):
     name: str
     points: Sequence[Point]
     colour: int
-    style: Literal["dots", "line", "thin"] = "line"
+    style: Literal["dots", "line", "thin", "level"] = "line"
     labelled: int | None = None
     """index of the point that shows its value"""
 
