@@ -173,6 +173,11 @@ def test_a_column_of_headings_is_aligned_with_its_header() -> None:
     assert '<th scope=col>class</th><th scope=col class="number">F1</th>' in written
 
 
+def test_only_a_table_with_long_headings_is_as_wide_as_they_need() -> None:
+    assert 'class="name"' not in html_table(["class", "F1"], [["neg", "0.5"], ["pos", "0.25"]])
+    assert 'class="name"' in html_table(["config", "a"], [["tokenizer.max_length", "256"]])
+
+
 def test_html_table_escapes_its_cells() -> None:
     written = html_table(["", "runs/a", "runs/<b>"], [["accuracy", "91%", "90%"]])
     cells = re.findall(r"<(t[hd])(?: [^>]*)?>(.*?)</", written)
@@ -197,11 +202,6 @@ def test_curves_are_described_in_words() -> None:
     assert "91.25%" in accuracy.description
 
 
-def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
-    logged = [{"step": i, "validation": {"accuracy": i / 100, "loss": 1.0}} for i in (91, 95, 93)]
-    drawn = figures.accuracies({"run": logged})
-    assert drawn is not None
-    assert "The axis starts at 91%." in drawn.description
 def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     logged = {"a": [{"step": i, "validation": {"accuracy": 0.9, "loss": 1.0}} for i in (5, 10)], "nb": []}
     drawn = figures.accuracies(logged, {"a": 0.8, "nb": 0.95})
@@ -217,6 +217,11 @@ def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     assert figures.accuracies({"nb": []}, {"nb": 0.95}) is None
 
 
+def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
+    logged = [{"step": i, "validation": {"accuracy": i / 100, "loss": 1.0}} for i in (91, 95, 93)]
+    drawn = figures.accuracies({"run": logged})
+    assert drawn is not None
+    assert "The axis starts at 91%." in drawn.description
     assert ">91<" in drawn.content
     assert ">95.00</text>" in drawn.content  # the best has its value
 
