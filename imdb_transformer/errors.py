@@ -4,7 +4,9 @@
 below. Every message is a sentence that says what is wrong, where, and what would be right.
 """
 
+import inspect
 import shlex
+import warnings
 
 
 class ConfigError(Exception):
@@ -21,6 +23,15 @@ class DataError(Exception):
 
 class DataWarning(UserWarning):
     """The reviews can be used, but the user should know something about them."""
+
+
+def warn(message: str) -> None:
+    """Gives a DataWarning, which names the line outside the package that began the work."""
+    package = __name__.partition(".")[0]
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DataWarning, stacklevel=level)
 
 
 class RunError(Exception):

@@ -98,6 +98,11 @@ def test_a_page_shows_its_figures_and_fetches_nothing(
         if not figure.find_elements(By.TAG_NAME, "table"):
             assert figure.find_element(By.CSS_SELECTOR, "[role=img]").get_attribute("aria-label")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    text_sizes = browser.execute_script(
+        "return [...document.querySelectorAll('figure svg text')].map((text) =>"
+        "parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+    )
+    assert min(text_sizes, default=10) >= 10
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]

@@ -160,7 +160,7 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     page = path.read_text()
     for title in ("Loss", "Validation accuracy", "ROC", "Reliability"):
         assert f"<b>{title}</b>" in page
-    assert page.count("</i>") == 2 + 4  # a linear model has no curve of training
+    assert page.count("</i>") == 1 + 6  # a linear model has no loss against the step
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
     assert f'>{100 * pair["difference"]:+.2f}</td><td class="number">{low} to {high}</td>' in page
@@ -171,6 +171,11 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
 def test_a_column_of_headings_is_aligned_with_its_header() -> None:
     written = html_table(["class", "F1"], [["1", "0.5"], ["2", "0.25"]])
     assert '<th scope=col>class</th><th scope=col class="number">F1</th>' in written
+
+
+def test_only_a_table_with_long_headings_is_as_wide_as_they_need() -> None:
+    assert 'class="name"' not in html_table(["class", "F1"], [["neg", "0.5"], ["pos", "0.25"]])
+    assert 'class="name"' in html_table(["config", "a"], [["tokenizer.max_length", "256"]])
 
 
 def test_html_table_escapes_its_cells() -> None:
@@ -195,6 +200,21 @@ def test_curves_are_described_in_words() -> None:
     assert accuracy is not None
     assert "from 2.000 to 1.000 in 1,000 steps" in loss.description
     assert "91.25%" in accuracy.description
+
+
+def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
+    logged = {"a": [{"step": i, "validation": {"accuracy": 0.9, "loss": 1.0}} for i in (5, 10)], "nb": []}
+    drawn = figures.accuracies(logged, {"a": 0.8, "nb": 0.95})
+    assert drawn is not None
+    assert list(drawn.names) == ["a", "nb"]
+    assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
+    ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.content)
+    assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
+    assert ">95.00</text>" in drawn.content
+    without = figures.accuracies(logged)
+    assert without is not None
+    assert list(without.names) == ["a", ""]
+    assert figures.accuracies({"nb": []}, {"nb": 0.95}) is None
 
 
 def test_an_axis_that_does_not_start_at_zero_says_so() -> None:

@@ -137,6 +137,7 @@ def test_bad_rows_of_training_are_left_out_with_a_warning_of_ten_lines(tmp_path:
         reviews = sources.read(DataConfig(source=str(path), bad_rows="skip"))
     assert reviews.classes == ("0", "1")
     assert reviews.splits["train"].texts == ["good", "bad", "fine"]
+    assert told[0].filename == __file__  # the caller's file, not one of the package
     first, *others = str(told[0].message).splitlines()
     assert "14" in first
     assert len(others) == 10

@@ -8,7 +8,6 @@ import errno
 import json
 import re
 import tempfile
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from imdb_transformer.data.reviews import (
 )
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
-from imdb_transformer.errors import DataError, DataWarning
+from imdb_transformer.errors import DataError, warn
 
 HUB_NAME = "stanfordnlp/imdb"
 
@@ -132,7 +131,7 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
     )  # fmt: skip
     if skip.num_rows:
         message = "\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported])
-        warnings.warn(message, DataWarning, stacklevel=2)
+        warn(message)
     return reviews
 
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from imdb_transformer.report.layout import shortened
 
 WIDTH, HEIGHT, SQUARE = 380, 230, 330
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 34  # margins
-ROW, NAMES, VALUES = 34, 140, 92  # of dots: height of a row, width of names and of values
+LEFT, RIGHT, TOP, BOTTOM = 48, 10, 24, 34  # margins
+ROW, NAMES, VALUES = 34, 150, 106  # of dots: height of a row, width of names and of values
 COLOURS = 6
 LABEL_DISTANCE = 13
 
@@ -27,7 +27,7 @@ class Curve(NamedTuple):
     name: str
     points: Sequence[Point]
     colour: int
-    style: Literal["dots", "line", "thin"] = "line"
+    style: Literal["dots", "line", "thin", "level"] = "line"
     labelled: int | None = None
     """index of the point that shows its value"""
 
@@ -82,7 +82,9 @@ def line_chart(
 
 def dot_chart(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
     """An SVG with a row for each name and its note: values as numbers, and as dots on intervals."""
-    marks = ticks(100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100)
+    marks = ticks(
+        100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100, most=5
+    )
     height = ROW * len(rows) + BOTTOM
 
     def place(share: float) -> float:

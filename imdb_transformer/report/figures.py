@@ -72,22 +72,32 @@ def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
     return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
 
 
-def accuracies(by_run: Mapping[str, Metrics]) -> Figure | None:
-    """Validation accuracy of each run against the step; None if no run was validated."""
+def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> Figure | None:
+    """Validation accuracy of each run against the step; None if no run was validated.
+
+    A run without steps, such as a linear model, is a dashed line at its accuracy in `levels`.
+    """
     drawn, texts = [], []
+    last = max((line["step"] for metrics in by_run.values() for line in metrics), default=0)
     for i, (name, metrics) in enumerate(by_run.items()):
         points = [(step, 100 * accuracy) for step, accuracy in _validations(metrics, "accuracy")]
         if points:
             best = max(range(len(points)), key=lambda at: points[at][1])
             drawn.append(Curve(name, points, i + (len(by_run) == 1), "dots", labelled=best))
             texts.append(f"{name} {points[best][1]:.2f}%")
+        elif last and levels and not metrics:
+            level = 100 * levels[name]
+            drawn.append(Curve(name, [(0, level), (last, level)], i, "level", labelled=1))
+            texts.append(f"{name} {level:.2f}% (dashed)")
     if not drawn:
         return None
     shown = [y for curve in drawn for _, y in curve.points]
     y_range = (min(*shown, max(shown) - 1), max(shown))
     svg = charts.line_chart(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
-    return Figure("Validation accuracy", description, svg, _colour_names(by_run))
+    with_curves = {curve.name for curve in drawn}
+    names = [name if name in with_curves else "" for name in by_run]
+    return Figure("Validation accuracy", description, svg, names)
 
 
 def _colour_names(by_run: Mapping[str, Metrics]) -> list[str]:

@@ -109,11 +109,12 @@ def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[P
     probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
     errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
     labels, evaluation = predictions[0].labels, predictions[0].evaluation
+    levels = {name: each.evaluation.accuracy for name, each in by_name.items()}
     sections = [
         *(html_table(*table) for table in evaluations.comparison_tables(comparison)),
         figures.grid([
             figures.losses(logged),
-            figures.accuracies(logged),
+            figures.accuracies(logged, levels if evaluation.split == "validation" else None),
             figures.roc(probabilities, labels, evaluation.classes),
             figures.reliability(probabilities, labels, errors),
         ]),

@@ -1,7 +1,6 @@
 """Makes a model and its training reviews, from a config or from a run to continue."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
-from imdb_transformer.errors import DataWarning, RunError
+from imdb_transformer.errors import RunError, warn
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import spacing_odds
 from imdb_transformer.model.classifier import Classifier
@@ -127,7 +126,7 @@ def _prepared(
     if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
         points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
         message = f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off"
-        warnings.warn(message, DataWarning, stacklevel=2)
+        warn(message)
     if kind == "encoder":
         train = concatenated([splits[name] for name in ("train", "unsupervised") if name in splits])
         spaces = None
@@ -155,7 +154,7 @@ def _with_stars(config: Config, corpus: Corpus, train: EncodedSplit) -> tuple[Co
     if not config.train.star_weight:
         return config, train
     if (known := known_stars(config, corpus)) is None:
-        warnings.warn(NO_STARS, DataWarning, stacklevel=2)
+        warn(NO_STARS)
         without = config.train.model_copy(update={"star_weight": 0.0})
         return config.model_copy(update={"train": without}), train
     unlabelled = len(train.lengths) - len(known)

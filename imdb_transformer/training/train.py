@@ -8,7 +8,6 @@
 Several processes started by `torchrun` call the same function and train one run together.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from os import PathLike
@@ -20,7 +19,7 @@ from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, process_group
-from imdb_transformer.errors import ConfigError, DataWarning, RunError, command_line
+from imdb_transformer.errors import ConfigError, RunError, command_line, warn
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
@@ -146,7 +145,7 @@ def begin(
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
         if prepared.tokenizer.knows_few_words(sample, usual):
-            warnings.warn(UNKNOWN_WORDS.format(init_from), DataWarning, stacklevel=2)
+            warn(UNKNOWN_WORDS.format(init_from))
     run.create(
         folder,
         prepared.config,
