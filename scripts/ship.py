@@ -3,13 +3,11 @@
     imdb-tx pretrain --config pretrain.toml
     imdb-tx pretrain --config deepen.toml
     python scripts/ship.py imdb-encoder runs/deepen
-    imdb-tx train --config base.toml --run-dir runs/base
-    imdb-tx train --config base.toml --teacher runs/base --set train.epochs=1 --run-dir runs/student
-    python scripts/ship.py imdb runs/student
+    imdb-tx train --config base.toml --init-from runs/deepen --run-dir runs/base
+    python scripts/ship.py imdb runs/base
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
 folder of the data its default, and the run that they started from has the name that these commands give it.
-`base.toml` starts from the encoder that is in the package by then.
 """
 
 import sys
