@@ -224,6 +224,11 @@ def test_a_damaged_run_is_refused_with_the_files_name(copy: Path, name: str, con
         run.open_run(copy)
 
 
+def test_the_error_about_a_missing_run_names_both_commands_that_make_one(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"There is no run .*train.* and `imdb-tx pretrain` make runs"):
+        run.locate(tmp_path / "pretrain")
+
+
 def test_a_run_directory_is_not_overwritten(trained: Path) -> None:
     opened = run.open_run(trained)
     with pytest.raises(RunError, match="not empty"):

@@ -233,7 +233,10 @@ def locate(path: Path) -> tuple[Run, Path]:
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
         return open_run(path.parent.parent), path
     if not path.exists() and not _names_shipped(path):
-        raise RunError(f"There is no run {path}; `imdb-tx train` makes one under runs/.")
+        raise RunError(
+            f"There is no run {path}. `imdb-tx train` and `imdb-tx pretrain` make runs, and `imdb-tx runs` "
+            "lists them."
+        )
     run = open_run(path)
     return run, run.checkpoint("best")
 
