@@ -60,11 +60,12 @@ def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predic
     from imdb_transformer.store import run
 
     predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
-    for path, model in zip(request.paths, predictor.models, strict=True):
-        origin = model.about if isinstance(model, ExportedModel) else run.locate(path)[0]
-        if origin.config.data.source == "demo":
-            screen.note(summaries.DEMO_NOTE)
-            break
+    origins = [
+        model.about if isinstance(model, ExportedModel) else run.locate(path)[0]
+        for path, model in zip(request.paths, predictor.models, strict=True)
+    ]
+    if any(origin.config.data.source == "demo" for origin in origins):
+        screen.note(summaries.DEMO_NOTE)
     if "torch" in sys.modules:  # an exported file does not need it
         from imdb_transformer import hardware
 
