@@ -1,18 +1,17 @@
 """What a shell completes: configs, their keys, and runs."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 RUNS = Path("runs")
 
 
-def config_names() -> list[str]:
-    """The shipped configs."""
+def complete_configs(start: str) -> list[str]:
+    """The shipped configs whose names begin with `start`."""
     from imdb_transformer.config_file import shipped
 
-    return sorted(shipped())
+    return [name for name in sorted(shipped()) if name.startswith(start)]
 
 
 def config_keys() -> list[str]:
@@ -23,19 +22,9 @@ def config_keys() -> list[str]:
 
 
 def complete_keys(start: str) -> list[str]:
-    """The keys that start so. A single one comes twice: bash would add a space to it."""
+    """The keys that begin with `start`. A single one comes twice: bash would add a space to it."""
     keys = [key for key in config_keys() if key.startswith(start)]
     return [*keys, f"{keys[0]}VALUE"] if len(keys) == 1 else keys
-
-
-def run_names(refused: tuple[str, ...] = (), *, shipped: bool = True) -> list[str]:
-    """The folders below runs/ and the runs of the package, except those of refused kinds."""
-    from imdb_transformer.store.run import SHIPPED
-
-    folders = [(str(path.parent), path) for path in sorted(RUNS.glob("*/run.json"))]
-    if shipped:
-        folders += [(path.parent.name, path) for path in sorted(SHIPPED.glob("*/run.json"))]
-    return [name for name, path in folders if _kind(path) not in refused]
 
 
 def _kind(path: Path) -> object:
@@ -55,13 +44,17 @@ def run_path(text: str) -> Path:
 
 
 def takes_run(*refused: str, shipped: bool = True) -> Any:
-    """Keywords of an argument or an option that takes a run, except of some kinds, or of the package."""
-    names = _starting_with(lambda: run_names(refused, shipped=shipped))
-    return {"metavar": "RUN", "parser": run_path, "autocompletion": names}
+    """Keywords for typer of an argument or option that takes a run.
 
+    Completion leaves out runs of the `refused` kinds and, without `shipped`, the runs of the package.
+    """
 
-def _starting_with(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+    def complete(start: str) -> list[str]:
+        from imdb_transformer.store.run import SHIPPED
 
+        runs = [(str(path.parent), path) for path in sorted(RUNS.glob("*/run.json"))]
+        if shipped:
+            runs += [(path.parent.name, path) for path in sorted(SHIPPED.glob("*/run.json"))]
+        return [name for name, path in runs if name.startswith(start) and _kind(path) not in refused]
 
-complete_configs = _starting_with(config_names)
+    return {"metavar": "RUN", "parser": run_path, "autocompletion": complete}
