@@ -18,7 +18,6 @@ COLOURS = 6
 LABEL_DISTANCE = 13
 
 Point = tuple[float, float]
-Range = tuple[float, float]
 
 
 class Curve(NamedTuple):
@@ -41,16 +40,18 @@ class Estimate(NamedTuple):
 
 
 def line_chart(
-    drawn: Sequence[Curve], x: str, y: str, *, digits: int, y_range: Range | None = None,
-    x_range: Range | None = None, height: int = HEIGHT, diagonal: float | None = None,
+    drawn: Sequence[Curve], x: str, y: str, *, digits: int, y_range: tuple[float, float] | None = None,
+    diagonal: float | None = None,
 ) -> str:  # fmt: skip
-    """An SVG of curves over the axes `x` and `y`, and a dotted diagonal from `diagonal` to 1.
+    """An SVG of curves over the axes `x` and `y`. Values have `digits` digits after the point.
 
-    Without a range an axis starts at zero. `y_range` is widened to round numbers. Values are shown with
-    `digits` digits after the point.
+    An axis starts at zero. `y_range` is another range, and is widened to round numbers. With
+    `diagonal`, the chart is a square with a dotted diagonal, and its x axis goes from `diagonal` to 1.
     """
     xs, ys = zip(*(point for curve in drawn for point in curve.points), strict=True)
-    x_low, x_high = x_range or (0, max(1, *xs))
+    height, x_low, x_high = HEIGHT, 0.0, max(1, *xs)
+    if diagonal is not None:
+        height, x_low, x_high = SQUARE, diagonal, 1
     y_ticks = ticks(*(y_range or (min(0, *ys), max(ys))))
     y_low, y_high = y_ticks[0], y_ticks[-1]
 

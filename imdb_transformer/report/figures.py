@@ -137,10 +137,7 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
         areas.append(f"{name} {auc(x, y):.4f}")
         shown = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
         drawn.append(Curve(name, list(zip(x[shown].tolist(), y[shown].tolist(), strict=True)), i))
-    svg = charts.line_chart(
-        drawn, "false positive rate", "true positive rate", digits=3, x_range=(0, 1), y_range=(0, 1),
-        height=charts.SQUARE, diagonal=0,
-    )  # fmt: skip
+    svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
     return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
 
 
@@ -154,10 +151,8 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
         drawn.append(Curve(name, points, i, "dots"))
     chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
-    svg = charts.line_chart(
-        drawn, "confidence", "accuracy", digits=3, x_range=(chance, 1), y_range=(lowest, 1),
-        height=charts.SQUARE, diagonal=chance,
-    )  # fmt: skip
+    y_range = (lowest, 1)
+    svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=y_range, diagonal=chance)
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
     return Figure("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
 
