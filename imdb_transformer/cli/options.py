@@ -121,7 +121,7 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
-    """`usual`, or with a config of the package and the user's table, the table's name with an ending."""
+    """A new run's name: `usual`, or the table's name and `ending` if a shipped config trains on a table."""
     table = Path(source)
     if Path(config).is_file() or not table.is_file() or table.name.endswith(ARCHIVES):
         return usual

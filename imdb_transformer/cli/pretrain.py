@@ -26,4 +26,4 @@ def pretrain(
     It learns the text of training and unlabelled reviews.
     """
     refuse_beside_resume(context)
-    train_one(config, overrides, run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)
+    train_one(config, overrides or (), run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)

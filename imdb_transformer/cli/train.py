@@ -3,16 +3,16 @@
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS, complete_configs, takes_run
-from imdb_transformer.cli.options import command, new_run_dir
+from imdb_transformer.cli.options import command, new_run_dir, run_name
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import summaries
 
@@ -101,11 +101,11 @@ def train(
     from_options = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
     changes = [*from_options, *(overrides or ())]
     name = config or ("base.toml" if source else "demo.toml")
-    start = {"teachers": tuple(teacher or ())}
+    teachers = tuple(teacher or ())
     if seeds == 1:
-        train_one(name, changes, run_dir, resume, "classifier", dry_run=dry_run, as_json=as_json, **start)
+        train_one(name, changes, run_dir, resume, "classifier", teachers, dry_run=dry_run, as_json=as_json)
     else:
-        _train_seeds(name, changes, run_dir, seeds, test=test, as_json=as_json, **start)
+        _train_seeds(name, changes, run_dir, seeds, teachers, test=test, as_json=as_json)
 
 
 def refuse_beside_resume(context: typer.Context) -> None:
@@ -117,14 +117,18 @@ def refuse_beside_resume(context: typer.Context) -> None:
 
 
 def train_one(
-    name: str, overrides: list[str] | None, run_dir: Path | None, resume: Path | None, kind: "Kind", *,
-    dry_run: bool, as_json: bool, **start: Any,
+    name: str, overrides: Sequence[str], run_dir: Path | None, resume: Path | None, kind: "Kind",
+    teachers: tuple[Path, ...] = (), *, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Trains one run, or shows its cost."""
     from imdb_transformer import config_file
 
-    config = None if resume else config_file.load(name, overrides or ())
-    folder = resume or run_dir or new_run_dir(_run_name(name, config, kind))
+    if resume is not None:
+        config, folder = None, resume
+    else:
+        config = config_file.load(name, overrides)
+        ending = "-pretrain" if kind == "encoder" else ""
+        folder = run_dir or new_run_dir(run_name(Path(name).stem, name, config.data.source, ending=ending))
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
     from imdb_transformer.distributed import process_group
     from imdb_transformer.store import run
@@ -134,9 +138,9 @@ def train_one(
         folder = world.broadcast(folder)
         if config is not None and dry_run:
             if world.is_first:
-                _show_cost(config, kind, folder, as_json=as_json, **start)
+                _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
-        steps = training_steps(config, folder, kind, resume=resume is not None, **start)
+        steps = training_steps(config, folder, kind, teachers=teachers, resume=resume is not None)
         result = _finish(folder, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -144,25 +148,20 @@ def train_one(
             screen.show(result.model_dump_json() if as_json else summaries.result(result), sys.stdout)
 
 
-def _run_name(name: str, config: "Config | None", kind: "Kind") -> str:
-    ending = "-pretrain" if kind == "encoder" else ""
-    return options.run_name(Path(name).stem, name, config.data.source if config else "", ending=ending)
-
-
 def _train_seeds(
-    name: str, overrides: list[str] | None, run_dir: Path | None, num_seeds: int, *,
-    test: bool, as_json: bool, **start: Any,
+    name: str, overrides: Sequence[str], run_dir: Path | None, num_seeds: int, teachers: tuple[Path, ...], *,
+    test: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from imdb_transformer import config_file
 
-    config = config_file.load(name, overrides or ())
-    base = run_dir or RUNS / _run_name(name, config, "classifier")
+    config = config_file.load(name, overrides)
+    base = run_dir or RUNS / run_name(Path(name).stem, name, config.data.source)
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
     from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise
 
     with process_group() as world:
-        runs = seed_trainings(config, base, num_seeds, **start)
+        runs = seed_trainings(config, base, num_seeds, teachers=teachers)
         results = [_finish(folder, steps, world) for folder, steps in runs]
         if world.is_first:
             summary = summarise(results, test=test)
@@ -192,7 +191,9 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
     return result_of(folder)
 
 
-def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, **start: Any) -> None:
+def _show_cost(
+    config: "Config", kind: "Kind", folder: Path, teachers: tuple[Path, ...], *, as_json: bool
+) -> None:
     from imdb_transformer import config_file
     from imdb_transformer.data import corpus
     from imdb_transformer.data.archive import is_url
@@ -204,16 +205,18 @@ def _show_cost(config: "Config", kind: "Kind", folder: Path, *, as_json: bool, *
     check_free(folder)
     with tempfile.TemporaryDirectory(prefix="imdb-tx-") as temporary:
         tried = config
-        if not corpus.is_stored(config.data):  # nothing is left behind
+        if not corpus.is_stored(config.data):  # a temporary folder takes them
             if config.data.source == "hub" or is_url(config.data.source):
                 raise ConfigError(
                     "--dry-run fetches nothing, and these reviews are not stored: download them first."
                 )
             data = config.data.model_copy(update={"data_dir": temporary})
             tried = config.model_copy(update={"data": data})
-        prepared = prepare(tried, kind, choose_hardware(tried, 0), ask_teachers=False, **start)
+        hardware = choose_hardware(tried, 0)
+        prepared = prepare(tried, kind, hardware, teachers=teachers, ask_teachers=False)
         cost = estimate(prepared)
-    config = prepared.config.model_copy(update={"data": config.data})  # with the steps that follow from them
+    # Training would choose the same epochs and batches, but not the temporary folder.
+    config = prepared.config.model_copy(update={"data": config.data})
     if as_json:
         print(json.dumps({"config": config.model_dump(), "estimate": cost.model_dump()}))
     else:
