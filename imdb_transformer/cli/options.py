@@ -15,10 +15,10 @@ from typer.exceptions import TyperException
 
 from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
 
-Rows = Iterable[tuple[str | None, tuple[str, str]]]  # heading, (name, help)
+Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
 
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
-RUN_OPTIONS, SPECIAL = "The run", "Other"
+RUN_OPTIONS, TABLE, SPECIAL = "The run", "A file of reviews", "Other"
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
@@ -43,7 +43,7 @@ class Command(TyperCommand):
         _write_sections(_parameters(self, ctx), formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does. If an unknown option is a key of the config, the error suggests --set."""
+        """Parses as typer does. If an unknown option is a key of the config, the error suggests --set."""
         original = list(args)  # typer empties args
         try:
             return super().parse_args(ctx, args)
@@ -51,7 +51,7 @@ class Command(TyperCommand):
             option = getattr(error, "option_name", "")
             takes_keys = any(param.name == "overrides" for param in self.params)
             if option.startswith("--") and takes_keys:
-                cutoff = 1.0 if getattr(error, "possibilities", None) else 0.7  # 1: only the key's very name
+                cutoff = 1.0 if getattr(error, "possibilities", None) else 0.7  # 1: only the key's exact name
                 if hint := _key_hint(option, original, cutoff=cutoff):
                     error.message, error.possibilities = f"{error.message}. {hint}", None  # type: ignore[attr-defined]
             raise
@@ -74,24 +74,24 @@ def _parameters(command: TyperCommand | TyperGroup, ctx: Any) -> Rows:
     for param in command.get_params(ctx):
         if (record := param.get_help_record(ctx)) is not None:
             is_argument = param.param_type_name == "argument"
-            heading = "Arguments" if is_argument else "Other" if param.name == "help" else "Options"
+            heading = "Arguments" if is_argument else SPECIAL if param.name == "help" else "Options"
             name, text = record
             row = (name.partition(" <")[0] if is_argument else name, text)
             yield getattr(param, "rich_help_panel", None) or heading, row
 
 
 def _write_sections(rows: Rows, formatter: Any) -> None:
-    """Rows below their headings, in the order of each heading's first row. Other is last."""
-    sections: dict[str | None, list[tuple[str, str]]] = {}
+    """Rows below their headings, in the order of each heading's first row. `SPECIAL` is last."""
+    sections: dict[str, list[tuple[str, str]]] = {}
     for heading, row in rows:
         sections.setdefault(heading, []).append(row)
-    for heading, section in sorted(sections.items(), key=lambda item: item[0] == "Other"):
+    for heading, section in sorted(sections.items(), key=lambda item: item[0] == SPECIAL):
         with formatter.section(heading):
             formatter.write_dl(section)
 
 
 def _key_hint(option: str, args: list[str], *, cutoff: float) -> str:
-    """What to use instead of an option that is named like a key of the config; empty if nothing."""
+    """Advice about an option that is named like a key of the config; empty for any other option."""
     name = option.removeprefix("--").replace("-", "_")
     keys = {key.partition(".")[2].rstrip("="): key for key in config_keys()}
     near = difflib.get_close_matches(name.rpartition(".")[-1], keys, n=1, cutoff=cutoff)
@@ -168,7 +168,6 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what the training costs; train nothing.", rich_help_panel=SPECIAL),
 ]
-TABLE = "A file of reviews"  # heading of --help
 BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows,
