@@ -1,8 +1,9 @@
 """`imdb-tx eval`: measures a trained run."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,15 +12,17 @@ from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
+_of_source = partial(typer.Option, rich_help_panel="Other reviews")
+_column = partial(_of_source, metavar="COLUMN")
 RUNS_HELP = "A run, or one of its checkpoints. Several are evaluated together, by mean probability."
 Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
-OTHER = "Other reviews"  # heading of --help
 SPLIT_HELP = "test, validation or train; all, for a --source.  [default: test; all of a file]"
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
-
-
-def _of_other(metavar: str, help_text: str) -> Any:
-    return typer.Option(metavar=metavar, help=help_text, rich_help_panel=OTHER)
+DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
+DataDir = Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)]
+Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Another source of reviews than the run's.")]
+TextColumn = Annotated[str | None, _column(help="For --source: the column with the review.")]
+LabelColumn = Annotated[str | None, _column(help="For --source: the column with the label.")]
 
 
 @command(
@@ -31,16 +34,10 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
 def evaluate(
     paths: Runs,
     split: Split = None,
-    data_dir: Annotated[
-        str | None, _of_other("FOLDER", "Where corpora are stored.  [default: the run's]")
-    ] = None,
-    source: Annotated[str | None, _of_other("SOURCE", "Another source of reviews than the run's.")] = None,
-    text_column: Annotated[
-        str | None, _of_other("COLUMN", "For --source: the column with the review.")
-    ] = None,
-    label_column: Annotated[
-        str | None, _of_other("COLUMN", "For --source: the column with the label.")
-    ] = None,
+    data_dir: DataDir = None,
+    source: Source = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     encoding: options.Encoding = "",
     bad_rows: options.OnBadRows = "fail",
     as_json: options.Json = False,
@@ -51,7 +48,7 @@ def evaluate(
     """
     reading = {
         "text_column": text_column, "label_column": label_column, "encoding": encoding,
-        "bad_rows": bad_rows.removeprefix("fail"),
+        "bad_rows": None if bad_rows == "fail" else bad_rows,
     }  # fmt: skip
     if any(reading.values()) and source is None:
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
@@ -61,7 +58,6 @@ def evaluate(
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import predict_split, save, split_of
     from imdb_transformer.report import evaluations, pages
-    from imdb_transformer.report.evaluations import write_card
 
     hardware.keep_freed_memory()
     split = split_of(source, split)
@@ -71,8 +67,8 @@ def evaluate(
         save(predictions)
         page = pages.write_evaluation(predictions, baselines)
         if len(paths) == 1 and predictions.run.info.kind == "classifier" and not paths[0].is_file():
-            write_card(predictions.run)
-    finally:  # whoever may not write into the run sees its scores, too
+            evaluations.write_card(predictions.run)
+    finally:  # a user who may not write into the run sees the scores, too
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         record = {**predictions.evaluation.model_dump(), "baselines": beside}
         tables = evaluations.evaluation_tables(predictions.evaluation, baselines)
