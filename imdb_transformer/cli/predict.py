@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, predictions, screen
-from imdb_transformer.cli.completion import takes_run
+from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
-
-FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 _of_table = partial(typer.Option, rich_help_panel=options.TABLE)
 _why = partial(typer.Option, rich_help_panel="Why")
@@ -71,6 +69,7 @@ def predict(
 
     Without arguments on a terminal, it prompts for reviews.
     """
+    texts = texts or []
     if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
         texts = ["-"]
     is_stdin = texts == ["-"] or input_file == Path("-")
@@ -80,8 +79,11 @@ def predict(
         raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
     if (output is not None and input_file is None) or (resume and (output is None or is_stdin)):
         raise ConfigError("--output goes with --input, and --resume with --output and a file as --input.")
-    has_view = explain or attention
-    if (has_view and not texts) or (html and not has_view):
+    view = None
+    if explain or attention:
+        shown_method = method or "pooling" if explain else None
+        view = predictions.View(shown_method, attention, layer, 1 if head is None else head, html)
+    if (view and not texts) or (html and not view):
         raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
     if html is not None:
         from imdb_transformer.report.layout import check_page
@@ -91,22 +93,22 @@ def predict(
     if not run_paths:
         screen.note(f"run: {paths[0]}")
     request = predictions.Request(paths, threshold, probabilities, as_json)
-    chosen = predictions.View(
-        method or "pooling" if explain else None, attention, layer, 1 if head is None else head, html
-    )
-    view = chosen if has_view else None
-    if not is_stdin and input_file is None:
-        predictions.predict_texts(request, texts or [], view, few=view is None and len(texts or []) <= FEW)
+    source = predictions.STDIN if is_stdin else input_file
+    if source is None:
+        predictions.predict_texts(request, texts, view)
         return
-    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows)
-    source = predictions.STDIN if is_stdin or input_file is None else input_file
+    if not text_column:
+        from imdb_transformer.inference.predictor import locate
+
+        text_column = locate(paths[0])[0].config.data.text_column
+    reading = predictions.InputFormat(text_column, encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading, view)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
 
 
-def default_run(runs: Path = Path("runs")) -> Path:
+def default_run(runs: Path = RUNS) -> Path:
     """The classifier of `imdb-tx train` that finished last, or else `imdb`, if it comes with the package.
 
     A run on the demo is left out: it knows a toy grammar.
@@ -125,10 +127,3 @@ def default_run(runs: Path = Path("runs")) -> Path:
     if not finished and not (run.SHIPPED / "imdb").exists():
         raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
     return max(finished)[1] if finished else Path("imdb")
-
-
-def _text_column(path: Path) -> str:
-    """The column that a run's training reviews were in."""
-    from imdb_transformer.inference.predictor import locate
-
-    return locate(path)[0].config.data.text_column

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 
 Method = Literal["pooling", "gradients"]
 STDIN = Path("standard input")
+FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 
 class InputFormat(NamedTuple):
@@ -73,9 +74,9 @@ def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predic
     return predictor
 
 
-def predict_texts(request: Request, texts: list[str], view: View | None, *, few: bool) -> None:
+def predict_texts(request: Request, texts: list[str], view: View | None) -> None:
     """Prints the predictions of texts."""
-    predictor = load(request, exact=True, few=few)
+    predictor = load(request, exact=True, few=view is None and len(texts) <= FEW)
     _note_unfamiliar(predictor, request.paths, texts)
     _note_files(texts)
     if view is None:
