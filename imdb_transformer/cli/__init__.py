@@ -18,7 +18,6 @@ from imdb_transformer.cli import predict, eval, compare, export, generate, verif
 from imdb_transformer import progress
 from imdb_transformer.cli import screen
 from imdb_transformer.cli.options import app
-from imdb_transformer.cli.screen import READER_LEFT, exit_on_error, until_reader_leaves
 from imdb_transformer.report import terminal
 
 
@@ -35,11 +34,11 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if "_IMDB_TX_COMPLETE" in os.environ:  # a shell would take each line of a description for a completion
         os.environ["COLUMNS"] = "1000"
-    with exit_on_error(), until_reader_leaves():
+    with screen.exit_on_error(), screen.until_reader_leaves():
         try:
             app()
         except SystemExit as ended:
             if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer's exit code
-                sys.exit(READER_LEFT)
+                sys.exit(screen.READER_LEFT)
             if ended.code:
                 raise

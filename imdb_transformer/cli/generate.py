@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from imdb_transformer.cli import options
+from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.cli.options import command
-from imdb_transformer.cli.screen import until_reader_leaves
 
 Source = Annotated[
     Path,
@@ -49,7 +48,7 @@ def generate(
     from imdb_transformer.inference.generate import load, write
 
     loaded = load(path)
-    with until_reader_leaves():
+    with screen.until_reader_leaves():
         for number in range(seed, seed + num_samples):
             words = write(
                 *loaded, prompt, num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=number

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.screen import until_reader_leaves
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.report import summaries, terminal
 
@@ -106,7 +105,7 @@ def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]
 def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
     from imdb_transformer.report.reviews import prediction_as_text
 
-    with until_reader_leaves():
+    with screen.until_reader_leaves():
         for prediction in predictions:
             text = prediction_as_text(prediction, each_class=request.each_class)
             print(json.dumps(prediction.record()) if request.as_json else text)
@@ -118,7 +117,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
 
     has_colours = terminal.has_colours(sys.stdout)
     sections = []
-    with until_reader_leaves():
+    with screen.until_reader_leaves():
         for prediction in predictor(texts, chunk=1):
             text = prediction.text
             why = explain(predictor, text, method=view.method) if view.method else None

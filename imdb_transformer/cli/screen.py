@@ -63,12 +63,10 @@ def show_warning(
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
     """Shows a warning about reviews as a sentence, and any other as Python does."""
-    is_ours = issubclass(category, DataWarning)
-    shown = (
-        f"warning: {message}"
-        if is_ours
-        else warnings.formatwarning(message, category, filename, lineno, line)
-    )
+    if issubclass(category, DataWarning):
+        shown = f"warning: {message}"
+    else:
+        shown = warnings.formatwarning(message, category, filename, lineno, line)
     print(shown, file=file) if file else note(shown.rstrip())
 
 
