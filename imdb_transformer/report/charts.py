@@ -62,14 +62,13 @@ def line_chart(
 
     parts = [_text(0, 10, y), _text(WIDTH - RIGHT, height - 2, x, "end")]
     for tick in y_ticks:
-        (_, level), name = place((x_low, tick)), _tick_text(tick, y_ticks)
-        parts += [
-            _line((LEFT, level), (WIDTH - RIGHT, level), "rule"),
-            _text(LEFT - 6, level + 4, name, "end"),
-        ]
+        level = place((x_low, tick))[1]
+        parts.append(_line((LEFT, level), (WIDTH - RIGHT, level), "rule"))
+        parts.append(_text(LEFT - 6, level + 4, _tick_text(tick, y_ticks), "end"))
     inner = [tick for tick in ticks(x_low, x_high) if x_low <= tick <= x_high]
     for tick in inner:
-        parts.append(_text(place((tick, y_low))[0], height - BOTTOM + 15, _tick_text(tick, inner), "middle"))
+        across = place((tick, y_low))[0]
+        parts.append(_text(across, height - BOTTOM + 15, _tick_text(tick, inner), "middle"))
     if diagonal is not None:
         parts.append(_line(place((diagonal, diagonal)), place((1, 1)), "guide"))
     labelled = []

@@ -16,7 +16,7 @@ from imdb_transformer.report.charts import Curve, Estimate
 from imdb_transformer.report.layout import heat_table
 
 NUM_MEANS = 50  # points of a training curve, each the mean of a fiftieth of the steps
-NUM_POINTS = 200  # of a ROC curve; more do not show
+NUM_POINTS = 200  # of a ROC curve; more make no visible difference
 
 Metrics = Sequence[dict[str, Any]]
 Probabilities = NDArray[np.float64]  # (N, C)
@@ -67,7 +67,9 @@ def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
     if not drawn:
         return None
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
-    names = ["training", "validation"] if alone else _colour_names(by_run)
+    names = ["training", "validation"]
+    if not alone:  # a run without a curve, such as a linear model, has no name in the legend
+        names = [name if metrics else "" for name, metrics in by_run.items()]
     svg = charts.line_chart(drawn, "step", "loss", digits=3)
     return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
 
@@ -100,11 +102,6 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
     return Figure("Validation accuracy", description, svg, names)
 
 
-def _colour_names(by_run: Mapping[str, Metrics]) -> list[str]:
-    """The names of the colours. A run without a curve, such as a linear model, has an empty name."""
-    return [name if metrics else "" for name, metrics in by_run.items()]
-
-
 def logged_curve(metrics: Metrics, key: str, title: str) -> Figure | None:
     """A number that each step logs, such as the learning rate, against the step."""
     points = binned_means([(line["step"], line[key]) for line in metrics if key in line])
@@ -115,7 +112,7 @@ def logged_curve(metrics: Metrics, key: str, title: str) -> Figure | None:
 
 
 def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 50 points: each is the mean of as many steps, at the last of them.
+    """At most 50 points. Each is the mean of several steps, and lies at the last of them.
 
     >>> binned_means([(step, step) for step in range(1, 101)])[:2]
     [(2, 1.5), (4, 3.5)]
@@ -145,10 +142,8 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
     """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
     drawn = []
     for i, (name, probabilities) in enumerate(by_name.items()):
-        points = [
-            (confidence, accuracy) for confidence, accuracy, _ in confidence_bins(probabilities, labels)
-        ]
-        drawn.append(Curve(name, points, i, "dots"))
+        bins = confidence_bins(probabilities, labels)
+        drawn.append(Curve(name, [(confidence, accuracy) for confidence, accuracy, _ in bins], i, "dots"))
     chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
     y_range = (lowest, 1)
