@@ -18,7 +18,7 @@ from imdb_transformer.evaluation.evaluate import evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
 from imdb_transformer.report.layout import html_table, shortened
-from imdb_transformer.report.pages import watched, write_evaluation
+from imdb_transformer.report.pages import with_page, write_evaluation
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from imdb_transformer.training.train import training_steps
@@ -283,7 +283,7 @@ def test_errors_keep_their_line_breaks_and_are_cut_between_words(linear: Path, t
 
 def test_a_page_shows_a_training_while_it_runs(tiny: Callable[..., Config], tmp_path: Path) -> None:
     path = tmp_path / "run" / "report.html"
-    steps = watched(training_steps(tiny(), path.parent, "classifier"), path.parent)
+    steps = with_page(training_steps(tiny(), path.parent, "classifier"), path.parent)
     pages = [(update.step, path.read_text()) for update in steps if update.step == 1 or update.saved]
     assert len(pages) > 2
     num_steps = pages[-1][0]
@@ -299,7 +299,7 @@ def test_a_page_shows_a_training_while_it_runs(tiny: Callable[..., Config], tmp_
 
 
 def test_the_page_of_an_interrupted_training_says_so(tiny: Callable[..., Config], tmp_path: Path) -> None:
-    steps = watched(training_steps(tiny(), tmp_path / "run", "classifier"), tmp_path / "run")
+    steps = with_page(training_steps(tiny(), tmp_path / "run", "classifier"), tmp_path / "run")
     while next(steps).step < 3:
         pass
     signal.raise_signal(signal.SIGTERM)

@@ -170,11 +170,11 @@ def _train_seeds(
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
     """Takes all steps of a training, and shows them on stderr."""
-    from imdb_transformer.report.pages import watched
+    from imdb_transformer.report.pages import with_page
     from imdb_transformer.training.train import describe, result_of
 
     if world.is_first:
-        steps = watched(steps, folder)
+        steps = with_page(steps, folder)
     if (first := next(steps, None)) is None:
         screen.note(f"{folder} is finished already")
         return result_of(folder)

@@ -28,8 +28,8 @@ FILE_NAME = "report.html"
 REFRESH_SECONDS = 10  # while the run is training
 
 
-def watched(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
-    """The steps of a training. Writes the run's page after the first, each validation and the last."""
+def with_page(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
+    """The steps of a training. Writes the run's page after the first, each checkpoint and the last."""
     update = None
     try:
         for update in steps:
@@ -59,7 +59,9 @@ def write_training(folder: Path, num_steps: int) -> Path:
         scores.append(("validation accuracy", f"{percent(so_far.validation.accuracy)} {at}"))
         scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
     name = opened.folder.resolve().name
-    more = [
+    drawn = [
+        figures.losses({name: logged}),
+        figures.accuracies({name: logged}),
         figures.logged_curve(logged, "lr", "Learning rate"),
         figures.logged_curve(logged, "gradient_norm", "Gradient norm"),
     ]
@@ -69,7 +71,7 @@ def write_training(folder: Path, num_steps: int) -> Path:
         tiles(scores),
         *([html_table(*evaluations.class_table(so_far.per_class))] if so_far.per_class else []),
         *_yardstick(opened),
-        figures.grid([figures.losses({name: logged}), figures.accuracies({name: logged}), *more]),
+        figures.grid(drawn),
         *_origin(opened),
     ]
     path = opened.folder / FILE_NAME
