@@ -51,7 +51,7 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     """The same table for a page. The first cell of each row is its heading."""
     texts = [[_cell(value) for value in row] for row in rows]
     columns = range(1, len(header))
-    name = ' class="name"' if any(len(row[0]) > LONG for row in texts) else ""
+    heading_kind = ' class="name"' if any(len(row[0]) > LONG for row in texts) else ""
     is_number = [False, *(bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in columns)]
     kinds = [' class="number"' if number else "" for number in is_number]
     head = "".join(
@@ -62,7 +62,7 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
         cells = "".join(
             f"<td{kind}>{html.escape(value)}</td>" for value, kind in zip(values, kinds[1:], strict=True)
         )
-        body.append(f"<tr><th scope=row{name}>{html.escape(heading)}</th>{cells}</tr>")
+        body.append(f"<tr><th scope=row{heading_kind}>{html.escape(heading)}</th>{cells}</tr>")
     table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
     return f'<div class="scroll"><table>{table}</table></div>'
 

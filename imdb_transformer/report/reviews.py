@@ -80,9 +80,10 @@ def marked_words(explanation: "Explanation", text: str) -> str:
     marked, end = [], 0
     for word in explanation.words:
         strength = abs(word.share) / explanation.largest
-        side = f'{"for" if word.share > 0 else "against"}" style="--a: {0.7 * strength:.2f}'
-        kind = f' class="{side}"' if strength >= FAINTEST else ""
-        mark = f'<mark{kind} title="{word.share:+.3f}">{html.escape(word.word)}</mark>'
+        side, style = "for" if word.share > 0 else "against", ""
+        if strength >= FAINTEST:
+            style = f' class="{side}" style="--a: {0.7 * strength:.2f}"'
+        mark = f'<mark{style} title="{word.share:+.3f}">{html.escape(word.word)}</mark>'
         marked += [with_breaks(text[end : word.start]), mark]
         end = word.start + len(word.word)
     return "".join([*marked, with_breaks(text[end:])])
@@ -155,7 +156,7 @@ def _map_as_html(chosen: "Attention", heads: "Sequence[Attention]") -> str:
     """A heat map of all words. The page's script draws the cells of the chosen layer and head."""
     by_layer: list[list[list[list[int]]]] = [[] for _ in range(heads[-1].layer)]
     for each in heads:
-        by_layer[each.layer - 1].append([_largest(row) for row in each.weights])
+        by_layer[each.layer - 1].append([_shown_weights(row) for row in each.weights])
     words, side = chosen.words, CELL * len(chosen.words)
     data = json.dumps({"words": words, "heads": by_layer}, separators=(",", ":")).replace("<", "\\u003c")
     labels = "".join(f"<span>{html.escape(word) or '&nbsp;'}</span>" for word in words)
@@ -176,7 +177,7 @@ def _choice(name: str, count: int, chosen: int) -> str:
     return f"<label>{name} <select>{numbers}</select></label>"
 
 
-def _largest(row: "NDArray[np.float64]") -> list[int]:
+def _shown_weights(row: "NDArray[np.float64]") -> list[int]:
     """The weights of a row that are shown: column, thousandths, column, thousandths and so on."""
     (columns,) = (row >= LEAST_WEIGHT).nonzero()
     thousandths = (1000 * row[columns]).round().astype(int)
