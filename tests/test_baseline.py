@@ -127,13 +127,13 @@ def test_a_training_ends_with_a_comparison_with_a_linear_model(
     assert yardstick.accuracy == linear.accuracy
     pair = compare([tmp_path / "nb", ended.folder], "validation")[0].pairs[0]
     assert (yardstick.difference, yardstick.low, yardstick.high) == (pair.difference, pair.low, pair.high)
-    told = html.escape(summaries.beside(yardstick))
+    told = html.escape(summaries.yardstick_line(yardstick))
     page = write_training(ended.folder, 1).read_text()
     assert told in page
     assert yardstick.difference < 0
     assert f"{told}<br>The linear model is better here." in page
     assert told in write_evaluation(predict_split([ended.folder], "validation"), {}).read_text()
-    assert summaries.beside(yardstick) in card(ended, evaluate(ended.folder, "validation"))
+    assert summaries.yardstick_line(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 
 

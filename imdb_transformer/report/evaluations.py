@@ -124,7 +124,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     """The card as Markdown, with this evaluation and those on other reviews."""
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
-    model, beside = config.model, yardstick_of(opened.folder)
+    model, yardstick = config.model, yardstick_of(opened.folder)
     slices = [(part, f"{s.num_examples:,}", percent(s.accuracy)) for part, s in evaluation.slices.items()]
     others = {
         each.split: each
@@ -135,6 +135,9 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     start = (
         f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
     )
+    comparison = "It was not compared."
+    if yardstick is not None:
+        comparison = f"On the validation reviews: {summaries.yardstick_line(yardstick)}."
     return read_asset("card.md").format(
         head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
         name=_plain(name),
@@ -144,9 +147,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=_rows(score_rows(evaluation)),
-        beside=f"On the validation reviews: {summaries.beside(beside)}."
-        if beside
-        else "It was not compared.",
+        comparison=comparison,
         others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
         per_class=_rows(class_table(evaluation.per_class)[1]),
         slices=_rows(slices),
@@ -157,22 +158,23 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
 def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
     """The YAML head; the hub shows its scores beside the model."""
     is_imdb = opened.config.data.source == "hub"
-    metrics = [{"type": "accuracy", "value": round(evaluation.accuracy, 4)},
-               {"type": "f1", "value": round(evaluation.f1, 4)}]  # fmt: skip
+    scores = {"accuracy": evaluation.accuracy, "f1": evaluation.f1}
+    metrics = [{"type": score, "value": round(value, 4)} for score, value in scores.items()]
     data = {
         "type": HUB_NAME if is_imdb else "own",
         "name": "IMDB" if is_imdb else "own",
         "split": evaluation.split,
     }
     result = {"task": {"type": "text-classification"}, "dataset": data, "metrics": metrics}
-    head: dict[str, Any] = {
+    return {
         "library_name": "imdb-tx",
         "pipeline_tag": "text-classification",
         "tags": ["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
         **({"language": "en", "datasets": [HUB_NAME]} if is_imdb else {}),
         **({"license": "mit"} if opened.is_shipped else {}),
+        "metrics": list(scores),
+        "model-index": [{"name": name, "results": [result]}],
     }
-    return {**head, "metrics": ["accuracy", "f1"], "model-index": [{"name": name, "results": [result]}]}
 
 
 def _rows(rows: Sequence[Row]) -> str:

@@ -93,14 +93,14 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
 
 
 def progress(update: "Update") -> str:
-    """One line for each checkpoint: scores on validation, or without validation, losses of the last step.
+    """A line about a checkpoint: its scores on validation or, without validation, the losses of its step.
 
-    A second line shows text of a causal model.
+    For a causal model, a second line shows text that it wrote.
     """
     validation = update.validation
     if validation is not None:
-        of_what = {"masked_accuracy": "held-out masked", "token_accuracy": "held-out token"}
-        kind = next((of_what[name] for name in update.result.metrics if name in of_what), "validation")
+        kinds = {"masked_accuracy": "held-out masked", "token_accuracy": "held-out token"}
+        kind = next((kinds[name] for name in update.result.metrics if name in kinds), "validation")
         scores = f"{kind} accuracy {percent(validation.accuracy)}  loss {validation.loss:.4f}"
     else:
         losses = {"loss": update.result.loss, **update.result.metrics}
@@ -134,8 +134,8 @@ def classes(per_class: "Mapping[str, ClassScore]") -> str:
     return f"macro F1 {macro:.4f}{which}\n{text_table(*class_table(table))}"
 
 
-def beside(measured: "Yardstick") -> str:
-    """The difference between a run and a linear model."""
+def yardstick_line(measured: "Yardstick") -> str:
+    """The accuracy of the linear model, and the difference to the run's."""
     points = [100 * value for value in (measured.difference, measured.low, measured.high)]
     return (
         f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the difference is "
@@ -144,8 +144,8 @@ def beside(measured: "Yardstick") -> str:
 
 
 def yardstick(measured: "Yardstick", folder: str) -> str:
-    """How a run compares with a linear model. If that is better, also the command that fits it."""
-    line = beside(measured)
+    """How a run compares with a linear model. If that model is better, also the command that fits it."""
+    line = yardstick_line(measured)
     if measured.difference >= 0:
         return line
     command = command_line("baseline", "--config", f"{folder}/config.toml")
