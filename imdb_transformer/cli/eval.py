@@ -20,7 +20,7 @@ SPLIT_HELP = "test, validation or train; all, for a --source.  [default: test; a
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 DataDir = Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)]
-Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Another source of reviews than the run's.")]
+Source = Annotated[str | None, _of_source(metavar="SOURCE", help="A source of reviews other than the run's.")]
 TextColumn = Annotated[str | None, _column(help="For --source: the column with the review.")]
 LabelColumn = Annotated[str | None, _column(help="For --source: the column with the label.")]
 

@@ -85,7 +85,7 @@ def predict_texts(request: Request, texts: list[str], view: View | None) -> None
 
 
 def _note_files(texts: list[str]) -> None:
-    """Says of texts that are names of files how to classify what is in the file."""
+    """For each text that is the name of a file, says how to classify the reviews in the file."""
     for text in texts:
         with suppress(OSError):  # a text may be too long for a name
             if Path(text).is_file():
@@ -141,7 +141,7 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
 
 @contextmanager
 def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
-    """The columns and rows of a file or of standard input. At the end it shows how many were skipped."""
+    """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse_row
     from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.tables import open_reviews
@@ -210,7 +210,7 @@ def write_rows(
             try:
                 for is_new, num_rows in written:
                     bar.update(num_rows - bar.n)
-                    if not is_new:  # an earlier call's rows took no time of this one
+                    if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
             except Interrupted as stopped:
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
@@ -221,7 +221,10 @@ def write_rows(
 
 
 def _num_rows(source: Path, reading: InputFormat) -> int | None:
-    """The rows of a file, for a bar. Counting takes a small part of the time of predicting."""
+    """The number of rows, for a bar; None without a terminal or for a pipe.
+
+    Counting takes a small part of the time of predicting.
+    """
     from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.tables import open_reviews
 

@@ -169,7 +169,7 @@ def _train_seeds(
 
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
-    """Takes all steps of a training, and shows them on stderr."""
+    """Takes all steps of a training, shows them on stderr, and returns the result."""
     from imdb_transformer.report.pages import with_page
     from imdb_transformer.training.train import describe, result_of
 

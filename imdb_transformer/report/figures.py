@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     content: str
     """an SVG, or a table"""
     names: Sequence[str] = ()
-    """of the colours, if there are several; an empty one is not shown"""
+    """of the colours, if there are several; an empty name is not shown"""
 
 
 def grid(figures: Iterable[Figure | None]) -> str:

@@ -48,7 +48,7 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
-    """The same table for a page. The first cell of each row is its heading."""
+    """A table for a page. The first cell of each row is its heading."""
     texts = [[_cell(value) for value in row] for row in rows]
     columns = range(1, len(header))
     heading_kind = ' class="name"' if any(len(row[0]) > LONG for row in texts) else ""

@@ -34,7 +34,7 @@ def prediction_as_text(prediction: "Prediction", *, each_class: bool = False) ->
 
 
 def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
-    """A prediction, with the words that decided and a heat map of attention if they are passed."""
+    """A prediction. The words that decided and a heat map of attention follow if they are passed."""
     views = [*(_explanation_lines(why) if why else []), *(_map_as_text(attention) if attention else [])]
     return "\n  ".join([_answer(prediction) if why else prediction_as_text(prediction), *views])
 
@@ -43,7 +43,7 @@ def as_html(
     prediction: "Prediction", why: "Explanation | None", attention: "Attention | None",
     heads: "Sequence[Attention]",
 ) -> str:  # fmt: skip
-    """The same as a section of a page. It shows `attention` until another of `heads` is chosen."""
+    """The same as a section of a page. It shows `attention` until the reader chooses another of `heads`."""
     answer = f"{html.escape(prediction.label)} <small>{prediction.probability:.4f}</small>"
     parts = [f"<h2>{answer}</h2>"]
     if why is None:
@@ -76,7 +76,7 @@ def coloured(explanation: "Explanation") -> str:
 
 
 def marked_words(explanation: "Explanation", text: str) -> str:
-    """The whole text as HTML, with words for and against `toward` in two colours; shares are tooltips."""
+    """The whole text as HTML. Words for and against `toward` have two colours; tooltips show the shares."""
     marked, end = [], 0
     for word in explanation.words:
         strength = abs(word.share) / explanation.largest
@@ -131,7 +131,7 @@ def _coloured(word: "WordShare", largest: float) -> str:
 
 
 def _map_as_text(attention: "Attention") -> list[str]:
-    """A heat map in shades, relative to the largest of a row. Of a long text it shows the first words."""
+    """A heat map in shades, relative to the largest weight of a row. A long text is cut."""
     words = attention.words[:MAP_WIDTH]
     is_cut = len(attention.words) > len(words)
     numbers = range(1, len(words) + 1)
