@@ -56,6 +56,7 @@ def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
     rows = rows_of(config.data, stored, "train")
     fitted = fit(weighting, rows.texts, np.array(rows.labels), num_classes=2)
     np.testing.assert_array_equal(loaded.logits(TEXTS), fitted.logits(TEXTS))
+    assert fitted.weights.dtype == np.float32  # a run of float64 would be twice as large
 
 
 def test_tfidf_features_equal_those_of_scikit_learn() -> None:

@@ -39,6 +39,12 @@ def test_length_batches_go_from_long_to_short(lengths: np.ndarray) -> None:
     assert sorted(order.tolist()) == list(range(len(lengths)))
 
 
+def test_reviews_of_one_length_keep_their_order_in_length_batches() -> None:
+    lengths = np.array([7, 9] * 500)
+    order = np.concatenate(length_batches(lengths, batch_tokens=100))
+    assert order.tolist() == [*range(1, 1000, 2), *range(0, 1000, 2)]
+
+
 @given(
     st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=20), min_size=1, max_size=6), st.integers(1, 8)
 )

@@ -71,9 +71,10 @@ def test_without_a_visible_lock_a_temporary_file_is_removed_after_a_week(
     left.touch()
     if where == "without locks":
         monkeypatch.setattr(fcntl, "flock", _no_locks)
+    os.utime(left, (0, time.time() - (7 * 24 - 1) * 3600))
     write_whole(tmp_path / "weights", b"new")
     assert left.exists()
-    os.utime(left, (0, time.time() - 8 * 24 * 3600))
+    os.utime(left, (0, time.time() - (7 * 24 + 1) * 3600))
     write_whole(tmp_path / "weights", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 

@@ -22,6 +22,7 @@ from imdb_transformer.report import summaries
 from imdb_transformer.report.pages import write_training
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.training import loop
+from imdb_transformer.training import step as training_step
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.optimizers import learning_rate
 from imdb_transformer.training.plan import Batch, resolved
@@ -76,6 +77,18 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoin
     *_, before, told = metrics.read(opened.folder)
     assert (before["step"], told["step"]) == (12, 13)
     assert "loss nan" in told["diverged"]
+
+
+def test_a_validation_loss_that_is_not_finite_stops_the_run(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = training_step.score
+    monkeypatch.setattr(
+        training_step, "score", lambda *arrays: real(*arrays).model_copy(update={"loss": math.inf})
+    )
+    with pytest.raises(DivergedError, match=r"step \d+, at rate .*, gives validation loss inf"):
+        train(tiny(), tmp_path / "run")
+    assert run.open_run(tmp_path / "run").info.status == "diverged"
 
 
 def test_only_a_strictly_better_score_is_best() -> None:

@@ -86,7 +86,7 @@ def estimate(prepared: Prepared) -> Estimate:
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
-        num_reviews={name: split.num_rows for name, split in prepared.corpus.manifest.splits.items()},
+        num_reviews=_num_reviews(prepared),
         tokens_per_epoch=int(train.lengths.sum()),
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
@@ -97,6 +97,14 @@ def estimate(prepared: Prepared) -> Estimate:
         + update_seconds * plan.num_steps
         + answer_seconds * num_validated / batch.num_tokens,
     )
+
+
+def _num_reviews(prepared: Prepared) -> dict[str, int]:
+    """By split. Without validation, its reviews are in train."""
+    numbers = {name: split.num_rows for name, split in prepared.corpus.manifest.splits.items()}
+    if not prepared.config.data.validation:
+        numbers["train"] += numbers.pop("validation")
+    return numbers
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
