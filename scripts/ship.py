@@ -3,8 +3,10 @@
     imdb-tx pretrain --config pretrain.toml
     imdb-tx pretrain --config deepen.toml
     python scripts/ship.py imdb-encoder runs/deepen
-    imdb-tx train --config base.toml --init-from runs/deepen --run-dir runs/base
-    python scripts/ship.py imdb runs/base
+    imdb-tx train --config base.toml --init-from runs/deepen --seeds 3
+    imdb-tx train --config base.toml --init-from runs/deepen --run-dir runs/student \\
+        --teacher runs/base-seed-0 --teacher runs/base-seed-1 --teacher runs/base-seed-2
+    python scripts/ship.py imdb runs/student
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
 folder of the data its default, and the run that they started from has the name that these commands give it.
