@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.inference import tables
 from imdb_transformer.store import run
 from imdb_transformer.training import estimate, train
 from tests.conftest import accept_config, imdb_tx
@@ -360,17 +362,19 @@ def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: st
     assert (tmp_path / "out.csv").read_text().count("\n") == 1
 
 
-def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    path.write_text("text\na good film\n")
-    (tmp_path / "link.csv").symlink_to(path)
-    options = ["predict", "--run", trained, "--input", path, "--output", tmp_path / "link.csv"]
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path, ending: str) -> None:
+    path, link = tmp_path / f"r{ending}", tmp_path / f"link{ending}"
+    tables.write_tables([table := pa.table({"text": ["a good film"]})], table.schema, path)
+    link.symlink_to(path)
+    before = path.read_bytes()
+    options = ["predict", "--run", trained, "--input", path, "--output", link]
     refused = imdb_tx(*options)
     assert isinstance(refused.exception, ConfigError)
     assert "--force" in str(refused.exception)
-    assert path.read_text() == "text\na good film\n"
+    assert path.read_bytes() == before
     assert imdb_tx(*options, "--force").exit_code == 0
-    assert "predicted_label" in path.read_text()
+    assert b"predicted_label" in path.read_bytes()
 
 
 def test_warnings_about_reviews_are_lines_on_stderr(config_path: Path, tmp_path: Path) -> None:

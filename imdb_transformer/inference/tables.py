@@ -72,6 +72,8 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
         problem = f"its name must end in one of {', '.join(WRITTEN)}"
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
+    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
+        problem = "it is the input; --force replaces it"
     elif twice:
         problem = f"the input has several columns {twice[0]!r}; name them differently"
     elif nested and suffix in (".csv", ".tsv"):
@@ -81,8 +83,6 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
             problem = f"Parquet cannot hold it ({error}); write .jsonl"
-    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
-        problem = "it is the input; --force replaces it"
     if problem:
         raise ConfigError(f"--output {path}: {problem}.")
 
