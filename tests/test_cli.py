@@ -1,10 +1,12 @@
 """Whole commands: in this process where the result is enough, as a process where the exit code matters."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -435,6 +437,43 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(page: str) -> 
         refused = imdb_tx(*command)
         assert isinstance(refused.exception, ConfigError)
         assert "name a file such as page.html" in str(refused.exception)
+
+
+@pytest.mark.parametrize("output", ["page.html", "table.csv", "m.onnx"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "in.csv").write_text("text\na good film\n")
+    monkeypatch.setattr(Path, "touch", refuse)
+    path = tmp_path / output
+    for command in {
+        "page.html": (
+            ["predict", "--run", trained, "--explain", "good", "--html", path],
+            ["compare", trained, trained, "--html", path],
+        ),
+        "table.csv": (["predict", "--run", trained, "--input", tmp_path / "in.csv", "--output", path],),
+        "m.onnx": (["export", trained, "--output", path],),
+    }[output]:
+        refused = imdb_tx(*command)
+        assert isinstance(refused.exception, PermissionError)
+        assert refused.exception.filename == str(path)
+        assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR])
+def test_a_pipe_or_a_device_is_not_replaced_by_a_page(tmp_path: Path, kind: int) -> None:
+    page, null = tmp_path / "page.html", Path(os.devnull).stat().st_rdev
+    try:
+        os.mknod(page, 0o600 | kind, null if kind == stat.S_IFCHR else 0)
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    refused = imdb_tx("predict", "--explain", "good", "--html", page)
+    assert isinstance(refused.exception, ConfigError)
+    assert "not an ordinary file; name a file such as page.html" in str(refused.exception)
+    assert stat.S_IFMT(page.stat().st_mode) == kind
 
 
 def test_a_reader_that_leaves_early_gives_141(trained: Path) -> None:
