@@ -353,6 +353,17 @@ def test_a_text_that_is_the_name_of_a_file_gets_a_note(
     assert "note: my r.csv is a file. To classify its reviews: --input 'my r.csv'\n" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [(["good"], ""), ([""], "this review is empty."), (["good", " "], "empty reviews: 1 of 2.")],
+)
+def test_a_prediction_for_an_empty_review_gets_a_note(trained: Path, texts: list[str], told: str) -> None:
+    result = imdb_tx("predict", "--run", trained, *texts)
+    assert len(result.stdout.splitlines()) == len(texts)
+    assert ("A prediction for no words means nothing." in result.stderr) == bool(told)
+    assert f"note: {told}" in result.stderr or not told
+
+
 @pytest.mark.parametrize(("name", "content"), [("h.csv", "text,id\n"), ("h.txt", "")])
 def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
