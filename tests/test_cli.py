@@ -1,22 +1,26 @@
 """Whole commands: in this process where the result is enough, as a process where the exit code matters."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.inference import tables
 from imdb_transformer.store import run
 from imdb_transformer.training import estimate, train
 from tests.conftest import accept_config, imdb_tx
@@ -351,6 +355,17 @@ def test_a_text_that_is_the_name_of_a_file_gets_a_note(
     assert "note: my r.csv is a file. To classify its reviews: --input 'my r.csv'\n" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [(["good"], ""), ([""], "this review is empty."), (["good", " "], "empty reviews: 1 of 2.")],
+)
+def test_a_prediction_for_an_empty_review_gets_a_note(trained: Path, texts: list[str], told: str) -> None:
+    result = imdb_tx("predict", "--run", trained, *texts)
+    assert len(result.stdout.splitlines()) == len(texts)
+    assert ("A prediction for no words means nothing." in result.stderr) == bool(told)
+    assert f"note: {told}" in result.stderr or not told
+
+
 @pytest.mark.parametrize(("name", "content"), [("h.csv", "text,id\n"), ("h.txt", "")])
 def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
@@ -362,17 +377,19 @@ def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: st
     assert (tmp_path / "out.csv").read_text().count("\n") == 1
 
 
-def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    path.write_text("text\na good film\n")
-    (tmp_path / "link.csv").symlink_to(path)
-    options = ["predict", "--run", trained, "--input", path, "--output", tmp_path / "link.csv"]
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path, ending: str) -> None:
+    path, link = tmp_path / f"r{ending}", tmp_path / f"link{ending}"
+    tables.write_tables([table := pa.table({"text": ["a good film"]})], table.schema, path)
+    link.symlink_to(path)
+    before = path.read_bytes()
+    options = ["predict", "--run", trained, "--input", path, "--output", link]
     refused = imdb_tx(*options)
     assert isinstance(refused.exception, ConfigError)
     assert "--force" in str(refused.exception)
-    assert path.read_text() == "text\na good film\n"
+    assert path.read_bytes() == before
     assert imdb_tx(*options, "--force").exit_code == 0
-    assert "predicted_label" in path.read_text()
+    assert b"predicted_label" in path.read_bytes()
 
 
 def test_warnings_about_reviews_are_lines_on_stderr(config_path: Path, tmp_path: Path) -> None:
@@ -433,6 +450,43 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(page: str) -> 
         refused = imdb_tx(*command)
         assert isinstance(refused.exception, ConfigError)
         assert "name a file such as page.html" in str(refused.exception)
+
+
+@pytest.mark.parametrize("output", ["page.html", "table.csv", "m.onnx"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "in.csv").write_text("text\na good film\n")
+    monkeypatch.setattr(Path, "touch", refuse)
+    path = tmp_path / output
+    for command in {
+        "page.html": (
+            ["predict", "--run", trained, "--explain", "good", "--html", path],
+            ["compare", trained, trained, "--html", path],
+        ),
+        "table.csv": (["predict", "--run", trained, "--input", tmp_path / "in.csv", "--output", path],),
+        "m.onnx": (["export", trained, "--output", path],),
+    }[output]:
+        refused = imdb_tx(*command)
+        assert isinstance(refused.exception, PermissionError)
+        assert refused.exception.filename == str(path)
+        assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR])
+def test_a_pipe_or_a_device_is_not_replaced_by_a_page(tmp_path: Path, kind: int) -> None:
+    page, null = tmp_path / "page.html", Path(os.devnull).stat().st_rdev
+    try:
+        os.mknod(page, 0o600 | kind, null if kind == stat.S_IFCHR else 0)
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    refused = imdb_tx("predict", "--explain", "good", "--html", page)
+    assert isinstance(refused.exception, ConfigError)
+    assert "not an ordinary file; name a file such as page.html" in str(refused.exception)
+    assert stat.S_IFMT(page.stat().st_mode) == kind
 
 
 def test_a_reader_that_leaves_early_gives_141(trained: Path) -> None:

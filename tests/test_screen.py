@@ -126,6 +126,17 @@ def test_an_error_during_work_is_printed_on_a_line_of_its_own(monkeypatch: pytes
     assert rows(terminal.getvalue())[-2:] == ["error: it broke.", ""]
 
 
+def test_a_line_above_the_bar_has_nothing_of_the_terminals_own_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(screen, "SECONDS_BEFORE", 0)
+    with screen.bar("step", 3) as shown:
+        shown.update()
+        terminal.write("^C")
+        screen.note("saved")
+    assert [row for row in rows(terminal.getvalue()) if row] == ["saved"]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

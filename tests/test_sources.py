@@ -1,4 +1,5 @@
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.reviews import Reviews
-from imdb_transformer.errors import DataError
+from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
+from imdb_transformer.errors import DataError, DataWarning
 
 
 def read(source: Path | str, **options: str) -> Reviews:
@@ -202,3 +203,15 @@ def test_demo_is_the_same_each_time_balanced_and_without_shared_texts() -> None:
     sets = {name: set(rows.texts) for name, rows in first.splits.items()}
     assert sum(map(len, sets.values())) == len(set().union(*sets.values())) == 12_000
     assert sum(first.splits["train"].labels) == sum(first.splits["test"].labels) == 1500
+
+
+def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
+    labels = ["pos", "Pos", "neg", "po s", "Straße", "STRASSE", "meh"]
+    columns: NamedColumns = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    with pytest.warns(DataWarning, match=r"blanks: 'Pos', 'po s', 'pos'; 'STRASSE', 'Straße'\. If") as caught:
+        assert len(from_named_labels(columns, origin="r.csv").classes) == 7
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_named_labels(columns, origin="r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
+        from_named_labels({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")

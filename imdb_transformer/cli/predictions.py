@@ -95,6 +95,10 @@ def _note_files(texts: list[str]) -> None:
 def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
     from imdb_transformer.inference.predictor import unfamiliar
 
+    if num_empty := sum(not text.strip() for text in texts):
+        which = f"empty reviews: {num_empty:,} of {len(texts):,}"
+        which = which if len(texts) > 1 else "this review is empty"
+        screen.note(f"note: {which}. A prediction for no words means nothing.")
     if strange := unfamiliar(predictor, paths, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
         is_shipped = any(path.name == "imdb" and not path.exists() for path in paths)

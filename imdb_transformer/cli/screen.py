@@ -49,7 +49,10 @@ def note(text: str) -> None:
     if not IS_FIRST:
         return
     screen = terminal.beneath(sys.stderr)
-    with _bars[-1].external_write_mode(file=screen) if _bars and _is_shown(_bars[-1]) else nullcontext():
+    above_bar = bool(_bars) and _is_shown(_bars[-1])
+    with _bars[-1].external_write_mode(file=screen) if above_bar else nullcontext():
+        if above_bar:
+            _erase_line()  # the terminal's ^C stands behind the bar
         show(text, sys.stderr)
 
 
@@ -168,10 +171,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def exit_with(sentence: str, exit_code: int) -> None:
     """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
     close_bars()
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        print(end=ERASE_LINE, file=terminal.beneath(sys.stderr))
+    _erase_line()
     show(sentence, sys.stderr)
     sys.exit(exit_code)
+
+
+def _erase_line() -> None:
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        print(end=ERASE_LINE, file=terminal.beneath(sys.stderr))
 
 
 def _remedy(error: object) -> str:

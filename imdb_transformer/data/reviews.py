@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, warn
 
 SPLITS = ("train", "validation", "test", "unsupervised")
 SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
 UNLABELLED = -1
 MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20
+NUM_SPELLINGS = 3  # classes, in a warning
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
 """a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
@@ -61,7 +62,9 @@ def from_named_labels(
     if "train" not in columns and not classes:
         raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
     names = {split: [label_name(label) for label in labels] for split, (_, labels) in columns.items()}
-    classes = classes or sorted(set(filter(None, names["train"])), key=_numbers_first)
+    if not classes:
+        classes = sorted(set(filter(None, names["train"])), key=_numbers_first)
+        _warn_of_spellings(classes)
     index = {name: i for i, name in enumerate(classes)}
     place = place or (lambda split, i: f"{origin}: row {i + 1} of {split}")
     splits = {}
@@ -83,6 +86,16 @@ def from_named_labels(
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
     return Reviews(splits, tuple(classes))
+
+
+def _warn_of_spellings(classes: Iterable[str]) -> None:
+    """Names the first classes that differ only in case or blanks: they may be one class."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault("".join(name.split()).casefold(), []).append(name)
+    if several := [names for names in alike.values() if len(names) > 1]:
+        shown = "; ".join(", ".join(map(repr, names)) for names in several[:NUM_SPELLINGS])
+        warn(f"classes that differ only in case or blanks: {shown}. If they are one class, spell them alike.")
 
 
 def label_name(value: object) -> str | None:

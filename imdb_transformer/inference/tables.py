@@ -25,7 +25,7 @@ from imdb_transformer.data.tables import (
 )
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
-from imdb_transformer.store.files import whole_file, write_whole
+from imdb_transformer.store.files import whole_file, why_unwritable, write_whole
 from imdb_transformer.store.locks import locked
 
 CALL = "call.json"
@@ -61,7 +61,7 @@ def open_reviews(
 
 
 def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, force: bool = False) -> None:
-    """Raises ConfigError if `write_tables` cannot write rows of this schema to such a file.
+    """Raises ConfigError, or OSError, if `write_tables` cannot write rows of this schema to such a file.
 
     Without `force`, it also refuses to replace the file `source` of the rows.
     """
@@ -70,8 +70,10 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if suffix not in WRITTEN:
         problem = f"its name must end in one of {', '.join(WRITTEN)}"
-    elif not path.parent.is_dir():
-        problem = f"there is no folder {path.parent}"
+    elif unwritable := why_unwritable(path):
+        problem = unwritable
+    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
+        problem = "it is the input; --force replaces it"
     elif twice:
         problem = f"the input has several columns {twice[0]!r}; name them differently"
     elif nested and suffix in (".csv", ".tsv"):
@@ -81,8 +83,6 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
         except pa.ArrowException as error:
             problem = f"Parquet cannot hold it ({error}); write .jsonl"
-    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
-        problem = "it is the input; --force replaces it"
     if problem:
         raise ConfigError(f"--output {path}: {problem}.")
 

@@ -129,9 +129,10 @@ def shortened(text: str, length: int) -> str:
 
 
 def check_page(path: Path) -> None:
-    """Raises ConfigError if `write_page` cannot write such a file."""
-    if path.is_dir() or not path.parent.is_dir():
-        problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+    """Raises ConfigError, or OSError, if `write_page` cannot write such a file."""
+    from imdb_transformer.store.files import why_unwritable  # with pydantic, which --help does not need
+
+    if problem := why_unwritable(path):
         raise ConfigError(f"--html {path}: {problem}; name a file such as page.html.")
 
 

@@ -79,7 +79,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     The new file gets the mode of the old one. If `path` is a symlink, the target is replaced.
     """
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    target = _target(path)
     with _temporary(target, Path.touch) as temporary:
         if target.exists():
             temporary.chmod(target.stat().st_mode | 0o600)  # no wider than the old file, but writable
@@ -89,6 +89,26 @@ def whole_file(path: Path) -> Iterator[Path]:
             shutil.copymode(target, temporary)
         temporary.replace(target)
         _sync(target.parent)
+
+
+def why_unwritable(path: Path) -> str:
+    """What is wrong with the name of a file to be written; empty if nothing is.
+
+    `whole_file` would replace a pipe or a device. Raises OSError if the folder cannot be written.
+    """
+    if path.is_dir():
+        return "it is a folder"
+    if path.exists() and not path.is_file():
+        return "it is not an ordinary file"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    with _temporary(_target(path), Path.touch):
+        return ""
+
+
+def _target(path: Path) -> Path:
+    """The file that a symlink leads to."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def write_whole(path: Path, content: bytes) -> None:
