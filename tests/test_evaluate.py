@@ -212,6 +212,18 @@ def test_all_splits_of_a_folder_can_be_measured_together(trained: Path, tmp_path
         evaluate(folder, "all")
 
 
+def test_other_reviews_have_no_clean_slice_as_their_training_reviews_are_not_the_runs(
+    trained: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    learnt = [f"a film {i}" for i in range(40)]
+    for name, texts in (("train", learnt), ("test", [*learnt, "one", "two"])):
+        write_jsonl(other / f"{name}.jsonl", texts, ["pos", "neg"] * (len(texts) // 2))
+    folder = shutil.copytree(trained, tmp_path / "run")
+    assert CLEAN not in evaluate(folder, "test", source=str(other)).slices
+
+
 def test_bad_rows_of_other_reviews_can_be_skipped(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     (tmp_path / "o.csv").write_bytes(b"text;label\ncaf\xe9;pos\na;b;c\nfine;neg\n")
