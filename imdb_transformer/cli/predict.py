@@ -75,14 +75,9 @@ def predict(
     is_stdin = texts == ["-"] or input_file == Path("-")
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    if (method and not explain) or ((layer is not None or head is not None) and not attention):
-        raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
+    view = _view(explain, method, attention, layer, head, html)
     if (output is not None and input_file is None) or (resume and (output is None or is_stdin)):
         raise ConfigError("--output goes with --input, and --resume with --output and a file as --input.")
-    view = None
-    if explain or attention:
-        shown_method = method or "pooling" if explain else None
-        view = predictions.View(shown_method, attention, layer, 1 if head is None else head, html)
     if (view and not texts) or (html and not view):
         raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
     if html is not None:
@@ -97,15 +92,31 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts, view)
         return
-    if not text_column:
-        from imdb_transformer.inference.predictor import locate
-
-        text_column = locate(paths[0])[0].config.data.text_column
-    reading = predictions.InputFormat(text_column, encoding, bad_rows)
+    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading, view)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
+
+
+def _view(
+    explain: bool, method: predictions.Method | None, attention: bool, layer: int | None, head: int | None,
+    html: Path | None,
+) -> predictions.View | None:  # fmt: skip
+    """What to show beside a prediction; None if nothing. Raises ConfigError for options that need another."""
+    if (method and not explain) or ((layer is not None or head is not None) and not attention):
+        raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
+    if not (explain or attention):
+        return None
+    shown_method = method or "pooling" if explain else None
+    return predictions.View(shown_method, attention, layer, 1 if head is None else head, html)
+
+
+def _text_column(path: Path) -> str:
+    """The column of a run's training reviews."""
+    from imdb_transformer.inference.predictor import locate
+
+    return locate(path)[0].config.data.text_column
 
 
 def default_run(runs: Path = RUNS) -> Path:

@@ -76,6 +76,7 @@ def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predic
 def predict_texts(request: Request, texts: list[str], view: View | None) -> None:
     """Prints the predictions of texts."""
     predictor = load(request, exact=True, few=view is None and len(texts) <= FEW)
+    _note_empty(texts)
     _note_unfamiliar(predictor, request.paths, texts)
     _note_files(texts)
     if view is None:
@@ -92,13 +93,16 @@ def _note_files(texts: list[str]) -> None:
                 screen.note(f"note: {text} is a file. To classify its reviews: --input {shlex.quote(text)}")
 
 
+def _note_empty(texts: list[str]) -> None:
+    if num_empty := sum(not text.strip() for text in texts):
+        several = f"empty reviews: {num_empty:,} of {len(texts):,}"
+        which = several if len(texts) > 1 else "this review is empty"
+        screen.note(f"note: {which}. A prediction for no words means nothing.")
+
+
 def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
     from imdb_transformer.inference.predictor import unfamiliar
 
-    if num_empty := sum(not text.strip() for text in texts):
-        which = f"empty reviews: {num_empty:,} of {len(texts):,}"
-        which = which if len(texts) > 1 else "this review is empty"
-        screen.note(f"note: {which}. A prediction for no words means nothing.")
     if strange := unfamiliar(predictor, paths, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
         is_shipped = any(path.name == "imdb" and not path.exists() for path in paths)
