@@ -19,7 +19,7 @@ import typer
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.cli import app
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import tables
 from imdb_transformer.store import run
 from imdb_transformer.training import estimate, train
@@ -611,3 +611,9 @@ def test_train_takes_a_file_of_reviews_and_names_the_run_after_it(
     assert opened.info.classes == ("1", "4.5")
     assert opened.config.data.source == "my.reviews.csv"
     assert opened.config.train.optimizer == "muon"  # base.toml's
+    (tmp_path / "skips.toml").write_text('data.bad_rows = "skip"\n')
+    refused = imdb_tx(
+        "train", "my.reviews.csv", *columns, "--config", "skips.toml", "--bad-rows", "fail", *options
+    )
+    assert isinstance(refused.exception, DataError)
+    assert "line 122 has another number of fields" in str(refused.exception)

@@ -24,7 +24,7 @@ def download(
         str, typer.Option(metavar="COLUMN", help="For a table: the column with the label.")
     ] = "label",
     encoding: options.Encoding = "utf-8",
-    bad_rows: options.OnBadRows = "fail",
+    bad_rows: options.OnBadRows = None,
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""
@@ -35,7 +35,7 @@ def download(
 
     data = {
         "source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column,
-        "encoding": encoding, "bad_rows": bad_rows,
+        "encoding": encoding, "bad_rows": bad_rows or "fail",
     }  # fmt: skip
     config = config_file.parse({"data": data}, origin="command line").data
     stored, was_there = corpus.ensure(config, needs=SPLITS)

@@ -39,7 +39,7 @@ def evaluate(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     encoding: options.Encoding = "",
-    bad_rows: options.OnBadRows = "fail",
+    bad_rows: options.OnBadRows = None,
     as_json: options.Json = False,
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
@@ -47,8 +47,7 @@ def evaluate(
     Writes scores, a page with figures and a model card into the run.
     """
     reading = {
-        "text_column": text_column, "label_column": label_column, "encoding": encoding,
-        "bad_rows": None if bad_rows == "fail" else bad_rows,
+        "text_column": text_column, "label_column": label_column, "encoding": encoding, "bad_rows": bad_rows,
     }  # fmt: skip
     if any(reading.values()) and source is None:
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")

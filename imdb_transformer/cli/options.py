@@ -170,9 +170,9 @@ DryRun = Annotated[
 ]
 BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
-    BadRows,
+    BadRows | None,  # None: as the config says, or stop
     typer.Option(
-        metavar="fail|skip", help="If a row is malformed or has no text: stop, or skip it and warn.",
+        metavar="fail|skip", help="If a row is malformed or has no text: stop (fail), or skip it and warn.",
         rich_help_panel=TABLE,
     ),
 ]  # fmt: skip

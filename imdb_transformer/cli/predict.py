@@ -53,7 +53,7 @@ def predict(
     force: Force = False,
     text_column: Column = None,
     encoding: options.Encoding = "utf-8",
-    bad_rows: options.OnBadRows = "fail",
+    bad_rows: options.OnBadRows = None,
     run_paths: RunPaths = None,
     threshold: Threshold = None,
     probabilities: EachClass = False,
@@ -92,7 +92,7 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts, view)
         return
-    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows)
+    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows or "fail")
     if output is None:
         predictions.predict_rows(request, source, reading, view)
     else:

@@ -72,7 +72,7 @@ def train(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     encoding: options.Encoding = "",
-    bad_rows: options.OnBadRows = "fail",
+    bad_rows: options.OnBadRows = None,
     config: NamedConfig = None,
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
@@ -95,7 +95,7 @@ def train(
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding or None, "data.bad_rows": None if bad_rows == "fail" else bad_rows,
+        "data.encoding": encoding or None, "data.bad_rows": bad_rows,
         "train.init_from": init_from,
     }  # fmt: skip
     from_options = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
