@@ -136,7 +136,7 @@ def attention_by(way: str) -> Iterator[None]:
 
 def confirm_fused(work: Callable[[], object], *, backward: bool) -> None:
     """Raises RuntimeError where a peer's attention does not take torch's fused kernel."""
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:  # torch 2.11 warns without it
         work()
     names = {event.key for event in seen.key_averages()}
     wanted = [FUSED, f"{FUSED}_backward"] if backward else [FUSED]

@@ -263,6 +263,15 @@ def test_the_temperature_is_1_if_validation_has_no_error() -> None:
     assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
 
 
+def test_few_reviews_leave_the_temperature_near_1_and_many_decide_it() -> None:
+    logits, labels = np.array([[8.0, 0.0]] * 10), np.array([0] * 9 + [1])
+    best = 8 / np.log(9)  # 9 of 10 are right
+    few = fit_temperature(logits, labels)
+    many = fit_temperature(np.tile(logits, (100, 1)), np.tile(labels, 100))
+    assert 1.5 < few < 0.8 * best
+    assert many == pytest.approx(best, rel=0.02)
+
+
 def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
     evaluation = evaluate(copies, "validation")
