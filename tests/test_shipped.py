@@ -189,7 +189,8 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
-    assert probe.choose_encoder(config, "classifier", CPU).train.init_from == "imdb-encoder"
+    imdbs = probe.choose_encoder(config, "classifier", CPU)
+    assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 
@@ -211,3 +212,23 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
     assert opened.config.train.init_from in {"imdb", "imdb-encoder"}
     answers = Predictor.load(opened.folder)(["a superb story", "an awful story"])
     assert [answer.label for answer in answers] == ["5", "1"]
+
+
+@pytest.mark.parametrize(
+    ("num_words", "values", "kind", "dropout"),
+    [
+        (49, (), "classifier", 0.1),
+        (50, (), "classifier", 0.0),
+        (49, ("model.dropout=0.3",), "classifier", 0.3),
+        (49, ("train.init_from=imdb",), "classifier", 0.0),
+        (49, (), "encoder", 0.0),
+    ],
+)
+def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
+    tmp_path: Path, num_words: int, values: tuple[str, ...], kind: run.Kind, dropout: float
+) -> None:
+    rows = [f"{f'word{i} ' * num_words},{i % 2}" for i in range(40)]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
+    config = probe.choose_encoder(load_config("base.toml", [*data, *values]), kind, CPU)
+    assert config.model.dropout == dropout

@@ -36,21 +36,27 @@ AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
 NUM_PROBED = 2000  # to choose an encoder by
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
+SHORT_DROPOUT, SHORT_WORDS = 0.1, 50  # for reviews with fewer words on average
 
 
 def choose_encoder(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """The config with the run to start from instead of `auto`.
 
-    It is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt.
+    It is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. Other
+    reviews get at least `SHORT_DROPOUT` if they are short: sentences are soon learnt by heart.
     """
     if config.train.init_from != AUTO:
         return config
-    chosen = UNLABELLED
+    chosen, dropout = UNLABELLED, config.model.dropout
     stored, _ = corpus.ensure(config.data)
     if kind == "classifier" and not starting_weights.has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
         chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
-    return config.model_copy(update={"train": config.train.model_copy(update={"init_from": chosen})})
+        if np.mean([len(text.split()) for text in rows.texts]) < SHORT_WORDS:
+            dropout = max(dropout, SHORT_DROPOUT)
+    train = config.train.model_copy(update={"init_from": chosen})
+    model = config.model.model_copy(update={"dropout": dropout})
+    return config.model_copy(update={"train": train, "model": model})
 
 
 def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
