@@ -175,8 +175,8 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     chosen = {}
     for name, accuracies in (("imdb", (0.7, 0.8)), ("imdb-encoder", (0.8, 0.8))):
         monkeypatch.setattr(probe, "probe_accuracy", lambda which, *_, a=accuracies: a[which == "imdb"])
-        chosen[name] = probe.choose_encoder(config, "classifier", CPU).train.init_from
-        assert probe.choose_encoder(config, "encoder", CPU).train.init_from == "imdb-encoder"
+        chosen[name] = probe.choose_start(config, "classifier", CPU).train.init_from
+        assert probe.choose_start(config, "encoder", CPU).train.init_from == "imdb-encoder"
     assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
     monkeypatch.undo()
     rows_read = rows_of(config.data, corpus.ensure(config.data)[0], "train")
@@ -189,7 +189,7 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
-    imdbs = probe.choose_encoder(config, "classifier", CPU)
+    imdbs = probe.choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
@@ -230,5 +230,5 @@ def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
     rows = [f"{f'word{i} ' * num_words},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
-    config = probe.choose_encoder(load_config("base.toml", [*data, *values]), kind, CPU)
+    config = probe.choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
     assert config.model.dropout == dropout

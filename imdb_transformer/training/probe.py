@@ -39,11 +39,11 @@ NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 SHORT_DROPOUT, SHORT_WORDS = 0.1, 50  # for reviews with fewer words on average
 
 
-def choose_encoder(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
-    """The config with the run to start from instead of `auto`.
+def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
+    """The config with the run to start from instead of `auto`, and the dropout that goes with it.
 
-    It is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. Other
-    reviews get at least `SHORT_DROPOUT` if they are short: sentences are soon learnt by heart.
+    The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt.
+    Other reviews get at least `SHORT_DROPOUT` if they are short: sentences are soon learnt by heart.
     """
     if config.train.init_from != AUTO:
         return config
