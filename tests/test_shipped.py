@@ -215,19 +215,19 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
 
 
 @pytest.mark.parametrize(
-    ("num_words", "values", "kind", "dropout"),
+    ("length", "values", "kind", "dropout"),
     [
-        (49, (), "classifier", 0.1),
-        (50, (), "classifier", 0.0),
-        (49, ("model.dropout=0.3",), "classifier", 0.3),
-        (49, ("train.init_from=imdb",), "classifier", 0.0),
-        (49, (), "encoder", 0.0),
+        (249, (), "classifier", 0.1),
+        (250, (), "classifier", 0.0),
+        (249, ("model.dropout=0.3",), "classifier", 0.3),
+        (249, ("train.init_from=imdb",), "classifier", 0.0),
+        (249, (), "encoder", 0.0),
     ],
 )
 def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
-    tmp_path: Path, num_words: int, values: tuple[str, ...], kind: run.Kind, dropout: float
+    tmp_path: Path, length: int, values: tuple[str, ...], kind: run.Kind, dropout: float
 ) -> None:
-    rows = [f"{f'word{i} ' * num_words},{i % 2}" for i in range(40)]
+    rows = [f"{i:0{length}},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     config = probe.choose_start(load_config("base.toml", [*data, *values]), kind, CPU)

@@ -36,7 +36,7 @@ AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
 NUM_PROBED = 2000  # to choose an encoder by
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
-SHORT_DROPOUT, SHORT_WORDS = 0.1, 50  # for reviews with fewer words on average
+SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
@@ -52,7 +52,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     if kind == "classifier" and not starting_weights.has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
         chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
-        if np.mean([len(text.split()) for text in rows.texts]) < SHORT_WORDS:
+        if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
             dropout = max(dropout, SHORT_DROPOUT)
     train = config.train.model_copy(update={"init_from": chosen})
     model = config.model.model_copy(update={"dropout": dropout})
