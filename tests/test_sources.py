@@ -186,6 +186,16 @@ def test_hub_layout_is_read_as_the_hub_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert local.splits["unsupervised"].labels == [-1, -1]
 
 
+def test_unlabelled_reviews_are_read_without_a_readme_too(tmp_path: Path) -> None:
+    folder = write_hub_layout(tmp_path / "imdb")
+    expected = read(folder)
+    (folder / "README.md").unlink()
+    assert read(folder) == expected
+    for path in (folder / "plain_text").iterdir():
+        path.rename(folder / path.name.replace("unsupervised", "unsup"))
+    assert read(folder) == expected
+
+
 def test_an_unreachable_hub_gives_an_error_that_lists_what_works_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

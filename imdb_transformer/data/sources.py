@@ -74,7 +74,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     if files and ("train" in files or classes):
         return _read_tables(files, config, classes)
     loose = [path for path in sorted(folder.iterdir()) if path.is_file() and tables.is_table(path)]
-    if not loose or _has_card(folder) or (not files and any(map(_names_split, loose))):
+    if not loose or _has_card(folder) or (not files and any(map(_splits_named, loose))):
         return _read_hub_layout(folder, config)
     if files or len(loose) == 1:
         return _read_tables(files or {"train": loose[0]}, config)
@@ -91,9 +91,10 @@ def _has_card(folder: Path) -> bool:
     return path.is_file() and path.read_bytes()[:3] == b"---"
 
 
-def _names_split(path: Path) -> bool:
-    """Whether a file's name contains the name of a split, as in `train-00000-of-00001.parquet`."""
-    return not {*SPLITS, *SPLIT_ALIASES}.isdisjoint(re.split(r"[^a-z]+", path.name.lower()))
+def _splits_named(path: Path) -> set[str]:
+    """The splits whose names a file's name contains, as in `train-00000-of-00001.parquet`."""
+    words = [SPLIT_ALIASES.get(word, word) for word in re.split(r"[^a-z]+", path.name.lower())]
+    return {*words}.intersection(SPLITS)
 
 
 def _tables_by_split(folder: Path) -> dict[str, Path]:
@@ -190,11 +191,21 @@ def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
     try:
         with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-            return _load_dataset(str(folder.resolve()), config, cache_dir=cache)
+            files = None if _has_card(folder) else _files_by_split(folder)
+            return _load_dataset(str(folder.resolve()), config, cache_dir=cache, data_files=files)
     finally:
         datasets.logging.set_verbosity(verbosity)
         if had_bars:
             datasets.enable_progress_bars()
+
+
+def _files_by_split(folder: Path) -> dict[str, list[str]] | None:
+    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None."""
+    files: dict[str, list[str]] = {}
+    for path in sorted(path for path in folder.rglob("*") if tables.is_table(path)):
+        for split in _splits_named(path):
+            files.setdefault(split, []).append(str(path.relative_to(folder)))
+    return files if "unsupervised" in files else None
 
 
 def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: Any) -> Reviews:
