@@ -151,7 +151,10 @@ def read_split(corpus: Corpus, split: str) -> Rows:
         table = parquet.ParquetFile(path).read(columns=["text", "label"])
     except (OSError, pa.ArrowException):
         raise DataError(f"{path} is missing or damaged; run `imdb-tx download` again.") from None
-    return Rows(table.column("text").to_pylist(), table.column("label").to_pylist())
+    rows = Rows(table.column("text").to_pylist(), table.column("label").to_pylist())
+    del table
+    pa.default_memory_pool().release_unused()  # 88 MiB of IMDB, which a training would keep to its end
+    return rows
 
 
 def corpus_folder(config: DataConfig) -> Path:
