@@ -98,3 +98,10 @@ def test_freed_memory_is_kept_until_it_is_released() -> None:
     not_kept, released = map(int, told.split())
     assert not_kept < 32 << 20
     assert released > 200 << 20
+
+
+def test_a_training_begins_without_the_largest_imports() -> None:
+    heavy = ("scipy.stats", "sklearn", "datasets", "pandas", "onnxruntime")
+    code = f"import sys, imdb_transformer.training.train; print([m for m in {heavy} if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert told.strip() == "[]"

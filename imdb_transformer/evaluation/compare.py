@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from scipy.stats import binomtest
 
 from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.evaluate import Predictions, predict_split
@@ -79,6 +78,8 @@ def pair_of(
     first: str, second: str, first_correct: NDArray[np.bool_], second_correct: NDArray[np.bool_]
 ) -> Pair:
     """McNemar's test and a bootstrap of two runs' correct predictions, (N,) each."""
+    from scipy.stats import binomtest  # 58 MiB, which a training would carry
+
     only_first = int((first_correct & ~second_correct).sum())
     only_second = int((second_correct & ~first_correct).sum())
     num = len(first_correct)

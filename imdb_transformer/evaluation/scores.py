@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from scipy.special import log_softmax
-from scipy.stats import binomtest
 
 NUM_BINS = 15  # of the calibration error
 
@@ -142,6 +141,8 @@ def evaluation_of(
 
 def share_interval(part: int, whole: int) -> tuple[float, float]:
     """The 95% interval of a share (Wilson 1927)."""
+    from scipy.stats import binomtest  # 58 MiB, which a training would carry
+
     low, high = binomtest(part, whole).proportion_ci(0.95, method="wilson")
     return float(low), float(high)
 
