@@ -228,14 +228,15 @@ def test_the_help_of_every_command_names_json(command: str) -> None:
     assert "--json" in imdb_tx(command, "--help").stdout
 
 
-def test_the_spin_count_of_waiting_threads_is_set_before_torch_loads() -> None:
+def test_settings_of_torchs_libraries_are_made_before_torch_loads_unless_they_are_set() -> None:
+    names = ("GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
     script = (
         "import os, sys; sys.argv = ['imdb-tx', '--help']\n"
         "from imdb_transformer.cli import main\n"
-        "main(); print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+        f"main(); print(*(os.environ[name] for name in {names}), 'torch' in sys.modules)"
     )
-    for added, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")):
-        environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"} | added
+    for added, expected in ({}, "3000 1"), (dict.fromkeys(names, "7"), "7 7"):
+        environment = {key: value for key, value in os.environ.items() if key not in names} | added
         command = [sys.executable, "-c", script]
         shown = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert shown.stdout.splitlines()[-1] == f"{expected} False"
