@@ -14,7 +14,7 @@ from imdb_transformer.data.tokenizer import PAD_ID
 EncodedReview = NDArray[np.unsignedinteger]
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
-BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into a core's cache
+BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into the cache
 
 
 def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -> NDArray[np.int64]:
