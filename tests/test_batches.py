@@ -79,6 +79,17 @@ def test_epochs_follow_each_other_and_validations_are_spread_evenly_to_the_end()
     assert np.diff([0, *evals]).tolist() == pytest.approx([plan.num_steps / 6] * 6, abs=1)
 
 
+def test_a_validation_follows_the_last_batch_of_each_epoch() -> None:
+    counts = set()
+    for seed in range(20):
+        options = {"batch_tokens": 2000, "epochs": 4, "evals_per_epoch": 3, "seed": seed}
+        plan = make_plan(Config(train=TrainConfig(**options)), a_split())  # type: ignore[arg-type]
+        epochs = [epoch for epoch, _ in plan.batches]
+        assert {step for step in range(1, len(epochs)) if epochs[step] != epochs[step - 1]} < plan.eval_steps
+        counts.add(tuple(map(epochs.count, range(4))))
+    assert any(len(set(count)) > 1 for count in counts)  # epochs differ in length
+
+
 def test_each_epoch_has_every_review_once_in_different_batches() -> None:
     split = a_split()
     options = {"batch_tokens": 4000, "epochs": 3, "seed": 5}

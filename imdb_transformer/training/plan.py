@@ -75,9 +75,11 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
             train.lengths, batch_tokens=options.batch_tokens, seed=options.seed, epoch=epoch
         )
     ]
-    num_evals = options.epochs * options.evals_per_epoch
-    eval_steps = {max(1, round(len(batches) * i / num_evals)) for i in range(1, num_evals + 1)}
-    return Plan(batches, frozenset(eval_steps))
+    epochs = np.arange(options.epochs + 1)
+    ends = np.searchsorted([epoch for epoch, _ in batches], epochs)  # epochs differ by a batch or two
+    at = np.arange(1, options.epochs * options.evals_per_epoch + 1) / options.evals_per_epoch
+    steps = np.interp(at, epochs, ends).round().astype(int).clip(1)
+    return Plan(batches, frozenset(steps.tolist()))
 
 
 def epoch_batches(lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
