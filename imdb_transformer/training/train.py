@@ -39,7 +39,7 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, known_stars,
 from imdb_transformer.training.probe import AUTO
 from imdb_transformer.training.step import make_learner
 
-STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining near 1.5 GiB (configs/EXPERIMENTS.md)
+STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
