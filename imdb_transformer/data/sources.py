@@ -200,10 +200,16 @@ def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
 
 
 def _files_by_split(folder: Path) -> dict[str, list[str]] | None:
-    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None."""
+    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None.
+
+    A file whose name contains two splits is left to `datasets`, with all others.
+    """
     files: dict[str, list[str]] = {}
     for path in sorted(path for path in folder.rglob("*") if tables.is_table(path)):
-        for split in _splits_named(path):
+        splits = _splits_named(path)
+        if len(splits) > 1:
+            return None
+        for split in splits:
             files.setdefault(split, []).append(str(path.relative_to(folder)))
     return files if "unsupervised" in files else None
 
