@@ -77,8 +77,8 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     ]
     epochs = np.arange(options.epochs + 1)
     ends = np.searchsorted([epoch for epoch, _ in batches], epochs)  # epochs differ by a batch or two
-    at = np.arange(1, options.epochs * options.evals_per_epoch + 1) / options.evals_per_epoch
-    steps = np.interp(at, epochs, ends).round().astype(int).clip(1)
+    eval_epochs = np.arange(1, options.epochs * options.evals_per_epoch + 1) / options.evals_per_epoch
+    steps = np.interp(eval_epochs, epochs, ends).round().astype(int).clip(1)
     return Plan(batches, frozenset(steps.tolist()))
 
 
