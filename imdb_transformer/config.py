@@ -71,10 +71,8 @@ class ModelConfig(Section):
     """K, of each head; any, not only width / num_heads"""
     feedforward_width: Width = 1024
     """F, between the two linear maps of a block"""
-    attention: Literal["full", "windowed"] = "windowed"
-    """each position sees all others (`full`), or `radius` on either side (`windowed`, linear in length)"""
-    radius: PositiveInt = 16
-    """r, of windowed attention"""
+    radius: NaturalInt = 16
+    """r, the positions that each one sees on either side, at a cost linear in length; 0: it sees them all"""
     positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
     """how the model knows a token's position: `sinusoidal`, `rotary` or `none`"""
     norm: Literal["post", "pre"] = "pre"

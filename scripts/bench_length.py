@@ -52,13 +52,13 @@ Layer = Callable[[Tensor], Tensor]
 def our_layer(kind: str, width: int, radius: int) -> Layer:
     """Our own attention, full or windowed."""
     heads = {"num_heads": width // HEAD_WIDTH, "head_width": HEAD_WIDTH}
-    attention = "windowed" if kind == "windowed" else "full"
-    config = ModelConfig.model_validate({"width": width, **heads, "attention": attention, "radius": radius})
+    radius = radius if kind == "windowed" else 0
+    config = ModelConfig.model_validate({"width": width, **heads, "radius": radius})
     layer = SelfAttention(config)
 
     def forward(x: Tensor) -> Tensor:
         mask = torch.ones(x.shape[:2], dtype=torch.bool)
-        return layer(x, attention_bias(mask, radius if layer.windowed else 0, x.dtype), None)
+        return layer(x, attention_bias(mask, radius, x.dtype), None)
 
     return forward
 

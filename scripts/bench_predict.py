@@ -96,7 +96,7 @@ def make_ours(path: Path, *, full_attention: bool) -> contest.Variants:
 def attend_fully(predictor: Predictor) -> None:
     """Lets each position see all others, with the same weights."""
     encoder = predictor.models[0].classifier.encoder
-    encoder.radius = 0
+    encoder.config = encoder.config.model_copy(update={"radius": 0})
     for block in encoder.blocks:
         block.attention.windowed = False
 

@@ -80,7 +80,7 @@ FACTORS: dict[str, dict[str, object]] = {
     "ours_no_bigrams": {"bigram_buckets": 0},
     "ours_all_words": {"word_dropout": 0.0},
     "ours_element_dropout": {"dropout_mask": "element"},
-    "ours_full_attention": {"attention": "full"},
+    "ours_full_attention": {"radius": 0},
 }
 OURS: dict[str, dict[str, object]] = dict(
     zip(FACTORS, itertools.accumulate(FACTORS.values(), operator.or_), strict=True)
@@ -272,7 +272,7 @@ def lacks(name: str, config: Config) -> str:
     skipped = {
         f"{c.word_dropout:.0%} of the words": c.word_dropout > 0,
         "a random number for each element": c.dropout > 0 and c.dropout_mask == "channel",
-        f"attention beyond {c.radius} positions": c.attention == "windowed",
+        f"attention beyond {c.radius} positions": c.radius > 0,
     }
     return "; ".join(text for text, holds in skipped.items() if holds)
 

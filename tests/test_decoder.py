@@ -43,7 +43,7 @@ def copy_decoder_weights(block: DecoderBlock, other: nn.Module) -> None:
 
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_decoder_equals_torchs_with_the_same_weights(norm: str, activation: str) -> None:
-    config = small(attention="full", positions="none", norm=norm, activation=activation)
+    config = small(radius=0, positions="none", norm=norm, activation=activation)
     ours = Decoder(config).eval()
     layer = nn.TransformerDecoderLayer(
         config.width, config.num_heads, config.feedforward_width, dropout=0.0, activation=activation,
@@ -76,7 +76,7 @@ def test_selected_positions_of_a_decoder_equal_those_computed_with_all(norm: str
 def test_dropout_is_on_each_branch_of_a_decoders_block(norm: str, branch: str, by: str) -> None:
     """Where the other branches add nothing, a dropped channel is as it came in."""
     torch.manual_seed(0)
-    config = small(norm=norm, attention="full", dropout=0.5, dropout_mask=by)
+    config = small(norm=norm, radius=0, dropout=0.5, dropout_mask=by)
     block = DecoderBlock(config).train()
     for name in BRANCHES:
         nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]

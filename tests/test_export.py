@@ -82,7 +82,7 @@ def test_an_export_to_a_full_disk_keeps_the_old_file_and_can_be_repeated(
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["model.attention='full'", "model.norm='post'", "model.positions='sinusoidal'"],
+        ["model.radius=0", "model.norm='post'", "model.positions='sinusoidal'"],
         ["model.positions='none'", "model.pooling='mean'", "model.radius=3", "model.bigram_buckets=500"],
     ],
     ids=["full attention", "mean of windows, bigrams"],

@@ -1,5 +1,7 @@
 """Shapes: B batch, L length, H heads, K head width, D model width."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,19 +26,19 @@ SMALL = ModelConfig(
 )
 VARIANTS = [
     {
-        "attention": attention,
+        "radius": radius,
         "positions": positions,
         "norm": norm,
         "pooling": pooling,
         "bigram_buckets": buckets,
     }
-    for attention, positions, norm, pooling, buckets in [
-        ("full", "sinusoidal", "post", "max", 0),
-        ("full", "rotary", "pre", "mean", 1),
-        ("windowed", "sinusoidal", "post", "mean", 50),
-        ("windowed", "rotary", "pre", "max", 50),
-        ("windowed", "none", "pre", "max", 0),
-        ("full", "none", "post", "mean", 3),
+    for radius, positions, norm, pooling, buckets in [
+        (0, "sinusoidal", "post", "max", 0),
+        (0, "rotary", "pre", "mean", 1),
+        (4, "sinusoidal", "post", "mean", 50),
+        (4, "rotary", "pre", "max", 50),
+        (4, "none", "pre", "max", 0),
+        (0, "none", "post", "mean", 3),
     ]
 ]
 
@@ -58,7 +60,7 @@ def a_batch(lengths: list[int], length: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
-def test_padding_and_neighbours_do_not_change_logits(variant: dict[str, str]) -> None:
+def test_padding_and_neighbours_do_not_change_logits(variant: dict[str, Any]) -> None:
     model = classifier(small(**variant))
     lengths = [1, 7, 13, 4]
     ids, mask = a_batch(lengths, 24)
@@ -69,7 +71,7 @@ def test_padding_and_neighbours_do_not_change_logits(variant: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
-def test_every_parameter_gets_a_gradient(variant: dict[str, str]) -> None:
+def test_every_parameter_gets_a_gradient(variant: dict[str, Any]) -> None:
     model = classifier(small(**variant, embedding_norm=True)).train()
     ids, mask = a_batch([9, 12], 12)
     logits = model(ids, mask)
@@ -87,7 +89,7 @@ def plain_logits(weights: plain.Weights, config: ModelConfig, ids: Tensor, mask:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
-def test_logits_and_gradients_equal_those_of_the_plain_twin(variant: dict[str, str], activation: str) -> None:
+def test_logits_and_gradients_equal_those_of_the_plain_twin(variant: dict[str, Any], activation: str) -> None:
     """The twin's gradient along a random direction in each parameter is a difference quotient."""
     config = small(**variant, activation=activation, head_width=6, embedding_norm=True, embedding_scale=True)
     model = with_random_vectors(classifier(config)).double()
@@ -145,15 +147,15 @@ def test_bigrams_of_a_large_vocabulary_fill_all_buckets_evenly() -> None:
 
 @pytest.mark.parametrize("length", [1, 5, 16])
 def test_windowed_attention_with_a_radius_of_the_length_equals_full_attention(length: int) -> None:
-    layer_config = small(attention="windowed", radius=length)
-    windowed, full = classifier(layer_config), classifier(small(attention="full"))
+    layer_config = small(radius=length)
+    windowed, full = classifier(layer_config), classifier(small(radius=0))
     ids, mask = a_batch([length, max(1, length - 3)], length)
     torch.testing.assert_close(windowed(ids, mask), full(ids, mask))
 
 
 def test_windows_may_be_wider_than_the_review() -> None:
     ids, mask = a_batch([5, 3], 5)
-    wide, full = classifier(small(attention="windowed", radius=1000)), classifier(small(attention="full"))
+    wide, full = classifier(small(radius=1000)), classifier(small(radius=0))
     torch.testing.assert_close(wide(ids, mask), full(ids, mask))
 
 
@@ -174,9 +176,7 @@ def test_windows_and_their_gradient_equal_those_of_unfold(size: int) -> None:
 
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_encoder_equals_torchs_with_the_same_weights(norm: str, activation: str) -> None:
-    config = small(
-        attention="full", positions="none", norm=norm, activation=activation, num_heads=3, head_width=4
-    )
+    config = small(radius=0, positions="none", norm=norm, activation=activation, num_heads=3, head_width=4)
     ours = Encoder(config, 30).eval()
     layer = nn.TransformerEncoderLayer(
         config.width, config.num_heads, config.feedforward_width, dropout=0.0, activation=activation,
@@ -310,7 +310,7 @@ def test_each_dropout_follows_the_seed_and_acts_in_training_only(key: str, part:
 @pytest.mark.parametrize("branch", ["attention.project_out", "feed_forward.contract"])
 def test_dropout_is_on_each_branch_of_a_block(norm: str, branch: str, by: str) -> None:
     """Where the other branch adds nothing, a dropped channel is as it came in."""
-    block = Block(small(norm=norm, attention="full", dropout=0.5, dropout_mask=by)).train()
+    block = Block(small(norm=norm, radius=0, dropout=0.5, dropout_mask=by)).train()
     for name in ("attention.project_out", "feed_forward.contract"):
         nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
     nn.init.ones_(block.get_submodule(branch).bias)  # type: ignore[arg-type]

@@ -356,7 +356,7 @@ def test_a_process_without_a_review_adds_zeros(tiny: Tiny) -> None:
 
 def test_two_processes_step_as_one_with_the_whole_batch(tiny: Tiny) -> None:
     """Their gradients and metrics are added up."""
-    config = tiny("model.dropout=0.0", "model.attention='full'", "train.batch_tokens=1000000")
+    config = tiny("model.dropout=0.0", "model.radius=0", "train.batch_tokens=1000000")
     split = prepared(config).splits["train"]
     indices = make_plan(config, split).batches[0][1]
     first: list[torch.Tensor] = []

@@ -76,7 +76,7 @@ class CalibratedClassifier(nn.Module):
         super().__init__()
         self.classifier, self.temperature, self.empty_id = classifier, temperature, empty_id
         # Windowed attention needs whole groups of twice the radius. Padding makes the graph fit any length.
-        self.multiple = 2 * max(1, classifier.encoder.radius)
+        self.multiple = 2 * max(1, classifier.encoder.config.radius)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(B, L) -> (B, C)."""

@@ -22,7 +22,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_width = config.num_heads, config.head_width
-        self.windowed = config.attention == "windowed"
+        self.windowed = config.radius > 0
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
         self.weights = nn.Identity()  # hooks read the attention weights (H, N, S, T) from it

@@ -24,7 +24,6 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.radius = config.radius if config.attention == "windowed" else 0
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
@@ -39,7 +38,7 @@ class Encoder(nn.Module):
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, min(self.radius, length), dtype, direction)
+        bias = attention_bias(mask, min(self.config.radius, length), dtype, direction)
         rotation = rotation_of(self.config, length, ids.device, dtype)
         for block in self.blocks:
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)

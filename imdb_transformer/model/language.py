@@ -122,7 +122,6 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.radius = config.radius if config.attention == "windowed" else 0
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
@@ -132,7 +131,7 @@ class Decoder(nn.Module):
         Each position sees the tokens at and before it, and the whole memory. `mask` (B, L) applies to both.
         """
         length = x.shape[1]
-        bias = attention_bias(mask, min(self.radius, length), x.dtype, direction=1)
+        bias = attention_bias(mask, min(self.config.radius, length), x.dtype, direction=1)
         memory_bias = attention_bias(mask, 0, x.dtype)
         rotation = rotation_of(self.config, length, x.device, x.dtype)
         for block in self.blocks:

@@ -86,7 +86,7 @@ def visible(length: int, config: ModelConfig) -> NDArray[np.bool_]:
     """(L, L), true where position i sees position j: everywhere, or at most `radius` away."""
     position = np.arange(length)
     distance = abs(position[:, None] - position)
-    return distance <= (config.radius if config.attention == "windowed" else length)
+    return distance <= (config.radius or length)
 
 
 def softmax(scores: Array) -> Array:

@@ -135,13 +135,14 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     start = (
         f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
     )
+    attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
         comparison = f"On the validation reviews: {summaries.yardstick_line(yardstick)}."
     return read_asset("card.md").format(
         head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
         name=_plain(name),
-        model=f"{model.num_layers} layers, width {model.width}, {model.attention} attention",
+        model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(_plain, evaluation.classes)),
         data=f"It was trained on {source}. {start} {OF_IMDB if is_imdb else OF_OTHERS}",
         split=evaluation.split,
