@@ -87,8 +87,6 @@ class ModelConfig(Section):
     """multiply embeddings by the square root of the width (the 2017 paper, section 3.4)"""
     activation: Literal["relu", "gelu"] = "relu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
-    pooling: Literal["max", "mean"] = "max"
-    """how positions become one vector: `max` or `mean`; padding never counts"""
     dropout: Fraction = 0.0
     """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
     word_dropout: Fraction = 0.0

@@ -42,12 +42,11 @@ def a_predictor(trained: Path, num_classes: int = 2, **changes: object) -> Predi
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("pooling", ["max", "mean"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_shares_and_bias_add_up_to_the_difference_of_the_logits(
-    trained: Path, text: str, pooling: str, num_classes: int
+    trained: Path, text: str, num_classes: int
 ) -> None:
-    predictor = a_predictor(trained, num_classes, pooling=pooling, bigram_buckets=500)
+    predictor = a_predictor(trained, num_classes, bigram_buckets=500)
     explained = explain(predictor, text)
     total = sum(word.share for word in explained.words) + explained.bias
     assert total == pytest.approx(explained.logit_difference, abs=1e-3)
@@ -78,12 +77,11 @@ def blank_difference(predictor: Predictor, num_ids: int) -> float:
     return (second - first) / model.temperature
 
 
-@pytest.mark.parametrize("pooling", ["max", "mean"])
 @pytest.mark.parametrize(("norm", "bigram_buckets"), [("pre", 0), ("post", 0), ("pre", 500)])
 def test_integrated_gradients_add_up_to_the_difference_from_a_blank_text(
-    trained: Path, pooling: str, norm: str, bigram_buckets: int
+    trained: Path, norm: str, bigram_buckets: int
 ) -> None:
-    predictor = a_predictor(trained, pooling=pooling, norm=norm, bigram_buckets=bigram_buckets)
+    predictor = a_predictor(trained, norm=norm, bigram_buckets=bigram_buckets)
     (model,) = predictor.models
     assert isinstance(model, TransformerModel)
     text = "A good film, with a dull ending."

@@ -83,9 +83,9 @@ def test_an_export_to_a_full_disk_keeps_the_old_file_and_can_be_repeated(
     "overrides",
     [
         ["model.radius=0", "model.norm='post'", "model.positions='sinusoidal'"],
-        ["model.positions='none'", "model.pooling='mean'", "model.radius=3", "model.bigram_buckets=500"],
+        ["model.positions='none'", "model.radius=3", "model.bigram_buckets=500"],
     ],
-    ids=["full attention", "mean of windows, bigrams"],
+    ids=["full attention", "windows, bigrams"],
 )
 def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
     config = trained / "config.toml"

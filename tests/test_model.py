@@ -29,16 +29,15 @@ VARIANTS = [
         "radius": radius,
         "positions": positions,
         "norm": norm,
-        "pooling": pooling,
         "bigram_buckets": buckets,
     }
-    for radius, positions, norm, pooling, buckets in [
-        (0, "sinusoidal", "post", "max", 0),
-        (0, "rotary", "pre", "mean", 1),
-        (4, "sinusoidal", "post", "mean", 50),
-        (4, "rotary", "pre", "max", 50),
-        (4, "none", "pre", "max", 0),
-        (0, "none", "post", "mean", 3),
+    for radius, positions, norm, buckets in [
+        (0, "sinusoidal", "post", 0),
+        (0, "rotary", "pre", 1),
+        (4, "sinusoidal", "post", 50),
+        (4, "rotary", "pre", 50),
+        (4, "none", "pre", 0),
+        (0, "none", "post", 3),
     ]
 ]
 
@@ -233,23 +232,8 @@ def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
     features = -torch.rand(2, 5, 3) - 1
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
     features[1, 2:] = 0
-    pooled = pool(features, mask, "max")
+    pooled = pool(features, mask)
     torch.testing.assert_close(pooled, torch.stack([features[0].amax(0), features[1, :2].amax(0)]))
-
-
-def test_the_mean_reads_tokens_only() -> None:
-    features = torch.randn(1, 4, 3)
-    mask = torch.tensor([[True, True, False, False]])
-    torch.testing.assert_close(pool(features, mask, "mean"), features[:, :2].mean(1))
-
-
-def test_the_mean_of_bf16_features_is_as_exact_as_they_are() -> None:
-    """bf16 rounds a count of 259 to 260, and a sum likewise."""
-    features = torch.ones(2, 300, 4, dtype=torch.bfloat16)
-    features[:, 1::2] = -1
-    mask = torch.arange(300) < torch.tensor([[259], [2]])
-    pooled = pool(features, mask, "mean")
-    torch.testing.assert_close(pooled, torch.tensor([[1 / 259] * 4, [0.0] * 4]))
 
 
 def test_the_number_of_parameters_follows_the_formula() -> None:

@@ -104,11 +104,8 @@ def _pooling(model: TransformerModel, ids: Tensor, toward: int, against: int) ->
     classifier, head = model.classifier, model.classifier.head
     features = classifier.encoder(ids, _no_padding(ids), model.hardware.dtype)[0].float()  # (L, D)
     weights = head.weight[toward] - head.weight[against]
-    if classifier.pooling == "mean":
-        shares = features @ weights / len(features)
-    else:
-        best = features.max(0)
-        shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
+    best = features.max(0)
+    shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
     return shares, (head.bias[toward] - head.bias[against]).item()
 
 
@@ -129,7 +126,7 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
             features = classifier.encoder(ids.expand(len(scaled), -1), mask, torch.float32)
         finally:
             hook.remove()
-        logits = classifier.head(pool(features, mask, classifier.pooling))
+        logits = classifier.head(pool(features, mask))
         (gradient,) = torch.autograd.grad((logits[:, toward] - logits[:, against]).sum(), scaled)
         total += (gradient * size).sum(0)
     return (embedded * total).sum(-1)[0].detach()

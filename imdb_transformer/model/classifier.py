@@ -1,4 +1,4 @@
-"""The classifier: encoder, pooling over a review's positions, one linear layer to the classes.
+"""The classifier: encoder, maximum over a review's positions, one linear layer to the classes.
 
 Shapes: B batch, L length, D model width, C classes.
 """
@@ -12,7 +12,7 @@ from imdb_transformer.model.layers import Linear
 
 
 class Classifier(nn.Module):
-    """An encoder-only transformer whose head reads, by default, each channel's maximum over the review.
+    """An encoder-only transformer whose head reads each channel's maximum over the review.
 
     Word dropout leaves out some of a review's words, in training only.
     """
@@ -21,7 +21,7 @@ class Classifier(nn.Module):
         """`num_stars`: number of star ratings that a second head predicts, in training only."""
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
-        self.word_dropout, self.pooling = config.word_dropout, config.pooling
+        self.word_dropout = config.word_dropout
         self.head = Linear(config.width, num_classes)
         self.star_head = Linear(config.width, num_stars) if num_stars else None
 
@@ -33,7 +33,7 @@ class Classifier(nn.Module):
         """(B, L) ids and mask -> (B, D) in fp32, which the heads read."""
         if self.training and self.word_dropout:
             ids, mask = drop_words(ids, mask, self.word_dropout)
-        return pool(self.encoder(ids, mask, dtype), mask, self.pooling).float()
+        return pool(self.encoder(ids, mask, dtype), mask).float()
 
 
 def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -49,11 +49,8 @@ def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]
     return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
 
 
-def pool(features: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(B, L, D) -> (B, D), the "max" or "mean" over tokens. Padding never counts."""
-    if pooling == "mean":  # sum and count in fp32: bf16 cannot hold 257
-        total = features.masked_fill(~mask[..., None], 0).sum(1, dtype=torch.float32)
-        return total / mask.sum(1, keepdim=True)
+def pool(features: Tensor, mask: Tensor) -> Tensor:
+    """(B, L, D) -> (B, D), the maximum over tokens. Padding never counts."""
     # A sum, not masked_fill: its gradient costs nothing.
     penalty = torch.zeros_like(mask, dtype=features.dtype).masked_fill_(~mask, -torch.inf)
     features = features + penalty[..., None]

@@ -28,9 +28,7 @@ FIRST, SECOND, PRIME = 1_640_531_527, 1_013_904_223, 2**31 - 1
 
 def logits(ids: Ids, weights: Weights, config: ModelConfig) -> Array:
     """(L,) ids of one review -> (C,) logits."""
-    features = encoder(ids, weights, config)
-    pooled = features.max(axis=0) if config.pooling == "max" else features.mean(axis=0)
-    return linear(pooled, weights, "head")
+    return linear(encoder(ids, weights, config).max(axis=0), weights, "head")
 
 
 def encoder(ids: Ids, weights: Weights, config: ModelConfig) -> Array:

@@ -19,7 +19,7 @@ from imdb_transformer.store import checkpoint, run
 NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
-FREE = {"pooling", "dropout", "word_dropout", "dropout_mask", "embedding_std"}
+FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 
 def origin(config: Config) -> Path | None:
