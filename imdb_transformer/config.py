@@ -34,7 +34,7 @@ class DataConfig(Section):
     bad_rows: Literal["fail", "skip"] = "fail"
     """at a row that is malformed or has no text or label: stop, or `skip` it"""
     validation: bool = True
-    """hold a validation split out of train; false trains on all of it, without early stopping"""
+    """hold a validation split out of train; false trains on all of it"""
     held_out_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
     """share of train held out as validation (not of IMDB), and as test in a source with one split only"""
 
@@ -130,8 +130,6 @@ class TrainConfig(Section):
     """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
     evals_per_epoch: Width = 2
     """validations an epoch"""
-    patience: NaturalInt = 0
-    """validations without improvement before training stops; 0 never stops early"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy`, macro `f1` or `loss`, or the `last`"""
     yardstick: bool = True
@@ -170,13 +168,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
-        model, train = self.model, self.train
+        model = self.model
         if model.positions == "rotary" and model.head_width % 2:
             raise ValueError(f"rotary positions turn pairs: head_width must be even, not {model.head_width}")
         if self.pretrain.objective == "causal_backward" and model.bigram_buckets:
             raise ValueError('a bigram shows the token before: "causal_backward" needs bigram_buckets = 0')
-        if train.patience and train.best_by == "last":
-            raise ValueError('train.patience has no effect with best_by = "last": the latest is the best')
-        if train.patience and not self.data.validation:
-            raise ValueError("train.patience counts validations, and data.validation = false makes none")
         return self

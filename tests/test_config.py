@@ -61,8 +61,6 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("epochs", "section.key=value"),
         ("tokenizer.tail_length=1024", "below max_length"),
         ("model.head_width=7", "even"),
-        ("train.patience=3", 'best_by = "last"'),
-        ("train.patience=3 train.best_by=loss data.validation=false", "data.validation = false"),
     ],
 )
 def test_wrong_value_is_refused_with_the_key_in_the_message(override: str, said: str) -> None:
@@ -158,7 +156,6 @@ def test_every_key_stands_in_the_readme_with_its_default_and_meaning(key: str) -
             ["train.lr=1e-3", "tokenizer.max_length=8"],
             "--set tokenizer.max_length=8: tokenizer: tail_length (256)",
         ),
-        (["train.patience=1"], "--set train.patience=1: config: train.patience has no effect"),
         (["train.seed=1", "train.lr=nan"], "--set train.lr=nan: train.lr: "),
     ],
 )

@@ -101,14 +101,6 @@ def test_only_a_strictly_better_score_is_best() -> None:
         assert counters.best_step == expected
 
 
-def test_patience_ends_a_run_early(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny("train.epochs=30", "train.patience=2", "train.lr=1e-9")
-    ended = train(config, tmp_path / "run")
-    evals = [line for line in metrics.read(ended.folder) if "validation" in line]
-    assert ended.info.status == "finished"
-    assert len(evals) == 3
-
-
 def test_without_a_validation_split_the_last_step_is_best(tiny: Tiny, tmp_path: Path) -> None:
     ended = train(tiny("data.validation=false"), tmp_path / "run")
     result = result_of(ended.folder)

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from imdb_transformer.config import Config
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import ResourceError, RunError, command_line
 from imdb_transformer.evaluation.scores import Score
@@ -27,7 +26,6 @@ class Counters(BaseModel, extra="forbid", frozen=True):
     step: int = 0
     best_step: int = 0
     best: Score | None = None
-    num_evals_since_best: int = 0
     num_tokens: int = 0
     step_seconds: float = 0.0
     train_seconds: float = 0.0
@@ -52,16 +50,9 @@ class Counters(BaseModel, extra="forbid", frozen=True):
             is_better = validation.loss < best.loss
         else:
             is_better = validation.accuracy > best.accuracy
-        if is_better:
-            changes = {"best": validation, "best_step": self.step, "num_evals_since_best": 0}
-        else:
-            changes = {"num_evals_since_best": self.num_evals_since_best + 1}
-        return self.model_copy(update=changes)
-
-
-def out_of_patience(config: Config, counters: Counters) -> bool:
-    """Whether `train.patience` validations have passed without improvement."""
-    return 0 < config.train.patience <= counters.num_evals_since_best
+        if not is_better:
+            return self
+        return self.model_copy(update={"best": validation, "best_step": self.step})
 
 
 def write_metrics(opened: run.Run, lines: list[dict[str, Any]], world: World) -> None:

@@ -58,7 +58,7 @@ def training_loop(
     clock_start = time.perf_counter() - counters.train_seconds
     metrics: list[dict[str, Any]] = []  # lines that are not on disk yet
     try:
-        while counters.step < plan.num_steps and not checkpoints.out_of_patience(config, counters):
+        while counters.step < plan.num_steps:
             # --- one step
             step, began = counters.step, time.perf_counter()
             epoch, indices = plan.batches[step]
