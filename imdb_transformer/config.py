@@ -44,8 +44,6 @@ class TokenizerConfig(Section):
 
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
     """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
-    lowercase: bool = True
-    """fold case before splitting"""
     max_length: PositiveInt = 1024
     """ids kept of a review; a longer one is cut"""
     tail_length: NaturalInt = 256

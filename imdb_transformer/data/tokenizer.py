@@ -58,7 +58,7 @@ class Tokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
         """A tokenizer whose merges come from `texts`."""
-        engine = _untrained(config)
+        engine = _untrained()
         trainer = trainers.BpeTrainer(
             vocab_size=config.vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=list(SPECIAL_PIECES),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
@@ -152,11 +152,11 @@ class Tokenizer:
         return [str(self._engine.id_to_token(int(i))) for i in ids]
 
 
-def _untrained(config: TokenizerConfig) -> tokenizers.Tokenizer:
+def _untrained() -> tokenizers.Tokenizer:
     """Break tags become spaces, case is folded, words and punctuation are split, words are spelt in bytes."""
     engine = tokenizers.Tokenizer(models.BPE())
     breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
-    engine.normalizer = normalizers.Sequence([breaks, *([normalizers.Lowercase()] * config.lowercase)])
+    engine.normalizer = normalizers.Sequence([breaks, normalizers.Lowercase()])
     # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), spell])
