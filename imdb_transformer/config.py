@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+Share = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Bounded: a typo is refused here, with the key's name.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
@@ -147,10 +148,8 @@ class PretrainConfig(Section):
 
     objective: Literal["masked", "causal", "causal_backward", "denoise"] = "masked"
     """guess `masked` tokens, the next (`causal`), the one before (`causal_backward`), or all (`denoise`)"""
-    mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """share of tokens hidden behind `[MASK]` at the start"""
-    final_mask_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """the same at the end; the share changes linearly"""
+    mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
+    """shares of tokens hidden behind `[MASK]` in the first step and the last; it changes linearly"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
     """ids that replace the vocabulary in a batch's softmax (their mean number)"""
 

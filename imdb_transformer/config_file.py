@@ -77,8 +77,8 @@ def _problems(tree: dict[str, Any]) -> list[Any]:
 
 def _culprit(location: tuple[Any, ...], set_by: dict[str, str]) -> str:
     """The override of a key; if a section or the whole config is wrong, all overrides in it."""
-    where = "".join(f"{part}." for part in location)
-    return " ".join(override for key, override in set_by.items() if f"{key}.".startswith(where))
+    where = [str(part) for part in location[:2]]  # the third would be an item of a list
+    return " ".join(override for key, override in set_by.items() if key.split(".", 1)[: len(where)] == where)
 
 
 def dump(config: Config) -> str:

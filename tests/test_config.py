@@ -156,6 +156,10 @@ def test_every_key_stands_in_the_readme_with_its_default_and_meaning(key: str) -
             ["train.lr=1e-3", "tokenizer.max_length=8"],
             "--set tokenizer.max_length=8: tokenizer: tail_length (256)",
         ),
+        (
+            ["pretrain.mask_fractions=[0.3]"],
+            "--set pretrain.mask_fractions=[0.3]: pretrain.mask_fractions.1: ",
+        ),
         (["train.seed=1", "train.lr=nan"], "--set train.lr=nan: train.lr: "),
     ],
 )

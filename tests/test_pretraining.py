@@ -335,7 +335,7 @@ def test_the_masked_share_changes_linearly_and_divides_the_loss(monkeypatch: pyt
     model, batch = a_model()
     monkeypatch.setitem(objectives.GUESSES, "masked", guesses)
     monkeypatch.setattr(model, "sampled_loss", lambda *_: (torch.tensor(6.0), torch.tensor(2)))
-    config = Config(pretrain=PretrainConfig(mask_fraction=0.4, final_mask_fraction=0.2))
+    config = Config(pretrain=PretrainConfig(mask_fractions=(0.4, 0.2)))
     for progress, expected in ((0.0, 0.4), (0.25, 0.35), (1.0, 0.2)):
         metrics = pretraining(model, batch, config, torch.float32, progress)
         assert shares[-1] == pytest.approx(expected)

@@ -68,7 +68,7 @@ def pretraining(
     """
     objective, share = config.pretrain.objective, 1.0
     if objective in ("masked", "denoise"):  # the share changes linearly (Ankner et al. 2024)
-        first, last = config.pretrain.mask_fraction, config.pretrain.final_mask_fraction
+        first, last = config.pretrain.mask_fractions
         share = first + progress * (last - first)
     features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
     loss, num_correct = model.sampled_loss(features, targets, num_guessed)
