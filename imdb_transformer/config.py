@@ -139,8 +139,6 @@ class TrainConfig(Section):
     """of activations and Muon's products; `auto` takes `bf16` if it is faster here. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
-    num_threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads; 0 takes every core"""
 
 
 class PretrainConfig(Section):

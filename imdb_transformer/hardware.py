@@ -37,8 +37,6 @@ class Hardware(NamedTuple):
 
 def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
     """The hardware that a config asks for; `gpu` is one of several. Raises ConfigError if it is missing."""
-    if config.num_threads:
-        torch.set_num_threads(config.num_threads)
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
         raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
@@ -54,11 +52,8 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
 
 
 def choose_for_prediction(config: TrainConfig, device: str, *, exact: bool = False) -> Hardware:
-    """The hardware to predict on, with the threads of this process, not of the run's training.
-
-    `exact`: in fp32 even if bf16 is faster.
-    """
-    changes = {"device": device, "num_threads": 0} | ({"precision": "fp32"} if exact else {})
+    """The hardware to predict on; with `exact` in fp32, even if bf16 is faster."""
+    changes = {"device": device} | ({"precision": "fp32"} if exact else {})
     return choose(config.model_copy(update=changes))
 
 

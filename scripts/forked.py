@@ -65,11 +65,9 @@ class Place(NamedTuple):
         epochs: int = 2,
         evals: int = 4,
         precision: str = "fp32",
-        threads: int = 1,
     ) -> Path:
         """Writes a config for a training of seconds."""
-        options = (f"train.epochs={epochs}", f"train.evals_per_epoch={evals}", f"train.precision={precision}",
-               f"train.num_threads={threads}")  # fmt: skip
+        options = (f"train.epochs={epochs}", f"train.evals_per_epoch={evals}", f"train.precision={precision}")
         tree = tomllib.loads(TINY_MODEL)
         tree["data"] = {"source": str(self.source), "data_dir": str(self.folder / "data")}
         path = self.folder / f"{name}.toml"

@@ -8,6 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
 
 from scripts.forked import SECONDS, Ended, Outcome, Place, ended, hashes, must, run, start, stopping
 
@@ -24,23 +28,30 @@ def exact_resume(place: Place, count: int) -> Outcome:
     failures, cases = [], 0
     for command, precision, threads in variants:
         name = f"{command}-{precision}-{threads}"
-        config = place.config(name, precision=precision, threads=threads, evals=2)
+        config = place.config(name, precision=precision, evals=2)
         whole = place.folder / name
-        must(run(place, command, "--config", config, "--run-dir", whole), 0)
+        threaded = partial(torch.set_num_threads, threads)
+        must(run(place, command, "--config", config, "--run-dir", whole, before=threaded), 0)
         expected = hashes(whole)
         num_steps = sum('"lr"' in line for line in (whole / "metrics.jsonl").read_text().splitlines())
         points = range(1, num_steps)
         for at in list(points)[:: max(1, len(points) * len(variants) // count)]:
             cut = place.folder / f"{name}-cut"
             shutil.rmtree(cut, ignore_errors=True)
-            first = run(place, command, "--config", config, "--run-dir", cut, before=stopping(at))
-            second = run(place, command, "--resume", cut)
+            prepare = partial(_each, threaded, stopping(at))
+            first = run(place, command, "--config", config, "--run-dir", cut, before=prepare)
+            second = run(place, command, "--resume", cut, before=threaded)
             cases += 1
             if (first.code, second.code) != (143, 0) or hashes(cut) != expected:
                 failures.append(
                     f"{name} stopped at step {at}: {first.code}, {second.code} {second.told[-300:]}"
                 )
     return Outcome(cases, failures)
+
+
+def _each(*calls: Callable[[], None]) -> None:
+    for call in calls:
+        call()
 
 
 def kill_anywhere(place: Place, count: int) -> Outcome:

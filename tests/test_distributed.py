@@ -21,7 +21,7 @@ from tests.tiny import TINY_MODEL
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 PLAIN = [
-    "model.dropout=0.0", "train.precision='fp32'", "train.num_threads=1", "model.radius=0",
+    "model.dropout=0.0", "train.precision='fp32'", "model.radius=0",
     "train.ema_decay=0.9", "train.epochs=4", "train.clip_norm=0.5",
 ]  # fmt: skip
 

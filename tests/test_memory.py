@@ -35,7 +35,7 @@ def test_a_dry_run_estimates_a_models_memory_within_a_factor_of_two(tmp_path: Pa
     write_jsonl(source, texts, ["neg", "pos"] * 50)
     tiny = ("model.width=16", "model.feedforward_width=16", "model.num_heads=1")
     data = (f"data.source={source}", f"data.data_dir={tmp_path / 'data'}")
-    short = ("train.star_weight=0", "train.epochs=1", "train.evals_per_epoch=1", "train.num_threads=2")
+    short = ("train.star_weight=0", "train.epochs=1", "train.evals_per_epoch=1")
     said, taken = [], []
     for name, sizes in (("tiny", tiny), ("scratch", ())):
         sets = [word for override in (*data, *short, *sizes) for word in ("--set", override)]

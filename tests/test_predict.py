@@ -3,7 +3,6 @@ import doctest
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imdb_transformer import config_file
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import refuse
@@ -27,8 +25,7 @@ from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference import tables
 from imdb_transformer.inference.predictor import Prediction, Predictor
-from imdb_transformer.store import run
-from tests.conftest import accept_config, imdb_tx, write_jsonl
+from tests.conftest import imdb_tx, write_jsonl
 
 ODD_TEXTS = [
     "",
@@ -47,26 +44,6 @@ ODD_TEXTS = [
 @pytest.fixture(scope="module")
 def predictor(trained: Path) -> Predictor:
     return Predictor.load(trained)
-
-
-def test_a_predictor_uses_the_threads_of_its_process_not_of_the_runs_training(
-    trained: Path, tmp_path: Path
-) -> None:
-    """A teacher of one thread must not slow its student, or change the bits of what it learns."""
-    folder = Path(shutil.copytree(trained, tmp_path / "run"))
-    opened = run.open_run(folder)
-    options = opened.config.train.model_copy(update={"num_threads": 1})
-    path = folder / run.CONFIG
-    path.write_text(config_file.dump(opened.config.model_copy(update={"train": options})))
-    accept_config(folder)
-    assert run.open_run(folder).config.train.num_threads == 1
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        Predictor.load(folder)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 # glibc maps a large block on its own, unless it was told not to: then no mapped block is counted.
