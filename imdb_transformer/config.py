@@ -34,10 +34,8 @@ class DataConfig(Section):
     """of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
     """at a row that is malformed or has no text or label: stop, or `skip` it"""
-    validation: bool = True
-    """hold a validation split out of train; false trains on all of it"""
-    held_out_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    """share of train held out as validation (not of IMDB), and as test in a source with one split only"""
+    held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    """share held out as validation (IMDB's is fixed), and as test if there is none; 0: learn validation"""
 
 
 class TokenizerConfig(Section):

@@ -106,7 +106,7 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert cost["num_steps"] == round(2 * cost["steps_per_epoch"])
     assert cost["seconds"] > 0
     assert shown["config"]["model"]["width"] == 16
-    without = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "data.validation=false")
+    without = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "data.held_out_fraction=0")
     assert "reviews           train 200, test 100" in without.stdout
     text = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "train.epochs=0").stdout
     assert "nothing was trained" in text

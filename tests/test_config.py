@@ -55,7 +55,7 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("train.epochs=1.5", "train.epochs"),
         ("train.lr=-1", "train.lr"),
         ("train.lr=nan", "train.lr"),
-        ("data.validation=1", "data.validation"),
+        ("data.held_out_fraction=1", "data.held_out_fraction"),
         ("model.norm=side", "model.norm"),
         ("train=3", "section.key=value"),
         ("epochs", "section.key=value"),

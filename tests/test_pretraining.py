@@ -134,14 +134,14 @@ def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(
     tiny: Tiny, encoder: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    config = tiny("data.validation=false", f"train.init_from={encoder}")
+    config = tiny("data.held_out_fraction=0", f"train.init_from={encoder}")
     made = begin(config, folder, "classifier", (), None, gpu=0)
     assert (folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
     assert len(made.train.labels) == 200
 
 
 def test_an_encoder_that_was_trained_on_held_out_reviews_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    ended = pretrained(tiny("train.epochs=1", "data.validation=false"), tmp_path / "pretrained")
+    ended = pretrained(tiny("train.epochs=1", "data.held_out_fraction=0"), tmp_path / "pretrained")
     with pytest.raises(RunError, match="trained on the validation split"):
         prepare(tiny(f"train.init_from={ended.folder}"), "classifier", CPU)
 

@@ -136,7 +136,7 @@ def test_each_unlabelled_review_gets_its_teachers_probabilities(tiny: Tiny, tmp_
 
 
 def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
+    make_baseline(tmp_path / "all", tiny("data.held_out_fraction=0"), "nb")
     with pytest.raises(RunError, match="validation split"):
         prepare(tiny(), "classifier", CPU, teachers=[tmp_path / "all"])
     write_jsonl(tmp_path / "o.jsonl", [f"t{i} good" for i in range(40)], ["neg", "pos"] * 20)
@@ -250,7 +250,7 @@ def test_another_source_has_no_slice_of_reviews_that_were_not_trained_on(
 
 
 def test_validation_that_a_run_was_trained_on_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    make_baseline(tmp_path / "all", tiny("data.validation=false"), "nb")
+    make_baseline(tmp_path / "all", tiny("data.held_out_fraction=0"), "nb")
     with pytest.raises(ConfigError, match="trained on the validation split"):
         evaluate([tmp_path / "all"], "validation")
 

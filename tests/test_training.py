@@ -102,11 +102,11 @@ def test_only_a_strictly_better_score_is_best() -> None:
 
 
 def test_without_a_validation_split_the_last_step_is_best(tiny: Tiny, tmp_path: Path) -> None:
-    ended = train(tiny("data.validation=false"), tmp_path / "run")
+    ended = train(tiny("data.held_out_fraction=0"), tmp_path / "run")
     result = result_of(ended.folder)
     assert result.validation is None
     assert result.best_step == result.num_steps
-    assert prepared(tiny("data.validation=false")).splits["train"].report.num_reviews == 200
+    assert prepared(tiny("data.held_out_fraction=0")).splits["train"].report.num_reviews == 200
 
 
 def test_metrics_have_one_line_a_step_and_the_validations(trained: Path) -> None:

@@ -28,7 +28,7 @@ def tokenize(
 
     stored, _ = ensure(resolved.data)
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
-    if not resolved.data.validation and "validation" in names:
+    if not resolved.data.held_out_fraction and "validation" in names:
         names.remove("validation")  # it is part of train
     result = encoded.tokenize(resolved, names)
     if as_json:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
-from imdb_transformer.data.holdout import hold_out, text_hash
+from imdb_transformer.data.holdout import hold_out, share_of, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, measure
 from imdb_transformer.errors import DataError
 from imdb_transformer.store import files
@@ -160,7 +160,7 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 def corpus_folder(config: DataConfig) -> Path:
     """The folder of a source's stored corpus. Its name depends on every setting that changes the content."""
     place = str(Path(config.source).resolve()) if _is_local(config) else config.source
-    settings: tuple[object, ...] = (config.text_column, config.label_column, config.held_out_fraction)
+    settings: tuple[object, ...] = (config.text_column, config.label_column, share_of(config))
     if (config.encoding, config.bad_rows) != ("utf-8", "fail"):
         settings += (config.encoding, config.bad_rows)
     key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]

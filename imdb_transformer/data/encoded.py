@@ -119,7 +119,7 @@ def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:
     """The labelled splits that training reads: never test."""
-    return ("train", "validation") if config.validation else ("train",)
+    return ("train", "validation") if config.held_out_fraction else ("train",)
 
 
 def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
@@ -153,7 +153,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _members(config: DataConfig, split: str) -> tuple[str, ...]:
-    return ("train", "validation") if split == "train" and not config.validation else (split,)
+    return ("train", "validation") if split == "train" and not config.held_out_fraction else (split,)
 
 
 def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:

@@ -17,10 +17,17 @@ from imdb_transformer.config import DataConfig
 from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
 from imdb_transformer.errors import DataError
 
+DEFAULT_SHARE = 0.1
+
 
 def text_hash(text: str) -> str:
     """SHA-256 of a review's UTF-8, in hex."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def share_of(config: DataConfig) -> float:
+    """The share that the stored corpus holds out. If it is learnt as well, training joins the parts again."""
+    return config.held_out_fraction or DEFAULT_SHARE
 
 
 def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
@@ -30,14 +37,14 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     """
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1:
-        splits["train"], splits["test"] = _take_share(splits["train"], config.held_out_fraction)
+        splits["train"], splits["test"] = _take_share(splits["train"], share_of(config))
     if "validation" not in splits:
         train, hashes = splits["train"], imdb_validation_hashes()
         listed = _partition(train, [text_hash(text)[:16] in hashes for text in train.texts])
-        if is_imdb or _is_enough(*listed, config.held_out_fraction):
+        if is_imdb or _is_enough(*listed, share_of(config)):
             splits["train"], splits["validation"] = listed
         else:
-            splits["train"], splits["validation"] = _take_share(train, config.held_out_fraction)
+            splits["train"], splits["validation"] = _take_share(train, share_of(config))
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}

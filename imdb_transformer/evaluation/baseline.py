@@ -53,7 +53,7 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
         fill=lambda new: model.save_weights(new, new.checkpoints / "best"),
     )  # fmt: skip
     validation = None
-    if config.data.validation:
+    if config.data.held_out_fraction:
         logits, labels = validation_logits(opened)
         validation = score(logits, labels)
         opened = opened.updated(temperature=fit_temperature(logits, labels))
@@ -73,12 +73,16 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
             other = run.open_run(info.parent)
             is_baseline = other.info.kind == "linear" and other.info.status == "finished"
             same_reviews = other.info.corpus_hash == opened.info.corpus_hash
-            same_split = other.config.data.validation == opened.config.data.validation
+            same_split = _learns_validation(other) == _learns_validation(opened)
             if is_baseline and same_reviews and same_split and other.folder != opened.folder:
                 before = measured(other, f"best-{split}")  # of this version
                 now = before[0] if before else evaluate(other.folder, split, data_dir=data_dir)
                 evaluations[str(other.folder)] = now
     return evaluations
+
+
+def _learns_validation(opened: run.Run) -> bool:
+    return not opened.config.data.held_out_fraction
 
 
 class Yardstick(BaseModel, extra="forbid", frozen=True):
@@ -98,7 +102,7 @@ def conclude(opened: run.Run) -> run.Run:
 
     If there are many classes or a rare one, it also writes the evaluation on validation. Returns the run.
     """
-    if not opened.config.data.validation or opened.info.kind == "encoder":
+    if _learns_validation(opened) or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
     if opened.config.train.yardstick:

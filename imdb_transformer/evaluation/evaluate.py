@@ -98,7 +98,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     located = [locate(Path(path)) for path in paths]
     opened = located[0][0]
     for each, _ in located:
-        if split == "validation" and source is None and not each.config.data.validation:
+        if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split; choose another.")
     predictor = Predictor.load(*paths)
     config = opened.config.data.model_copy(update={key: value for key, value in data.items() if value})

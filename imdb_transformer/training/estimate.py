@@ -102,7 +102,7 @@ def estimate(prepared: Prepared) -> Estimate:
 def _num_reviews(prepared: Prepared) -> dict[str, int]:
     """By split. Without validation, its reviews are in train."""
     numbers = {name: split.num_rows for name, split in prepared.corpus.manifest.splits.items()}
-    if not prepared.config.data.validation:
+    if not prepared.config.data.held_out_fraction:
         numbers["train"] += numbers.pop("validation")
     return numbers
 

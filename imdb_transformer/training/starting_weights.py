@@ -76,7 +76,7 @@ def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> No
             f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
             "what is held out here."
         )
-    if not is_other and config.data.validation and not opened.config.data.validation:
+    if not is_other and config.data.held_out_fraction and not opened.config.data.held_out_fraction:
         raise RunError(f"{path} was trained on the validation split, which this config holds out.")
 
 
