@@ -31,11 +31,11 @@ class DataConfig(Section):
     label_column: str = "label"
     """column that holds the class, in table files"""
     encoding: Annotated[str, Field(min_length=1)] = "utf-8"
-    """of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
+    """encoding of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
-    """at a row that is malformed or has no text or label: stop, or `skip` it"""
+    """what happens at a row that is malformed or has no text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed), and as test if there is none; 0: learn validation"""
+    """share held out as validation (IMDB's is fixed) and as test if it is missing; 0: validation is learnt"""
 
 
 class TokenizerConfig(Section):
@@ -44,9 +44,9 @@ class TokenizerConfig(Section):
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
     """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
     max_length: PositiveInt = 1024
-    """ids kept of a review; a longer one is cut"""
+    """most ids of a review; a longer review is cut"""
     tail_length: NaturalInt = 256
-    """of the ids kept of a cut review, how many are from its end"""
+    """how many ids of a cut review are from its end; the others are from its beginning"""
 
     @model_validator(mode="after")
     def _tail_fits(self) -> Self:
@@ -59,17 +59,17 @@ class ModelConfig(Section):
     """The encoder and its head."""
 
     width: Width = 256
-    """D, of the residual stream"""
+    """D, width of the residual stream"""
     num_layers: Width = 4
     """encoder blocks"""
     num_heads: Width = 4
     """H, attention heads"""
     head_width: Width = 64
-    """K, of each head; any, not only width / num_heads"""
+    """K, width of each head; it need not be width / num_heads"""
     feedforward_width: Width = 1024
-    """F, between the two linear maps of a block"""
+    """F, width between the two linear maps of the feed-forward"""
     radius: NaturalInt = 16
-    """r, the positions that each one sees on either side, at a cost linear in length; 0: it sees them all"""
+    """r: a token sees r tokens on either side, at a cost linear in length; 0: it sees all tokens"""
     positions: Literal["sinusoidal", "rotary", "none"] = "rotary"
     """how the model knows a token's position: `sinusoidal`, `rotary` or `none`"""
     norm: Literal["post", "pre"] = "pre"
@@ -85,9 +85,9 @@ class ModelConfig(Section):
     activation: Literal["relu", "gelu"] = "relu"
     """`relu` or `gelu`, between the two linear maps of the feed-forward"""
     dropout: Fraction = 0.0
-    """on the embedding sum and on each sub-layer's output (the 2017 paper, section 5.4)"""
+    """dropout of the embedding sum and of each sub-layer's output (the 2017 paper, section 5.4)"""
     word_dropout: Fraction = 0.0
-    """share of a review's tokens that are left out in training, at random (not in pretraining)"""
+    """share of a review's tokens that training leaves out at random; pretraining reads all"""
     dropout_mask: Literal["element", "channel"] = "channel"
     """one random number for each `element`, or for each `channel` of a review (cheaper on a CPU)"""
 
@@ -100,9 +100,9 @@ class TrainConfig(Section):
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
     epochs: Annotated[int, Field(ge=0, le=65_536)] = 0
-    """passes over train; 0: from the number of reviews"""
+    """passes over the training reviews; 0: chosen from their number"""
     batch_tokens: NaturalInt = 0
-    """tokens of a batch at most, padding included; 0: from the length of the reviews"""
+    """most tokens of a batch, padding included; 0: chosen from the number and length of the reviews"""
     lr: PositiveFloat = 6e-4
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "muon"
@@ -124,7 +124,7 @@ class TrainConfig(Section):
     star_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """weight of a second loss: guessing each review's stars, which only IMDB's training reviews have"""
     ema_decay: Fraction = 0.998
-    """of the moving average of the weights that is validated and kept; 0 keeps the weights themselves"""
+    """decay of the average of the weights; the average is validated and kept; 0: no average"""
     evals_per_epoch: Width = 2
     """validations an epoch"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"
@@ -134,7 +134,7 @@ class TrainConfig(Section):
     tensorboard: bool = False
     """also write the metrics for TensorBoard, into the run's folder `tensorboard`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """of activations and Muon's products; `auto` takes `bf16` if it is faster here. Weights are fp32"""
+    """type of activations and Muon's products; `auto` takes `bf16` if it is faster. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
 
@@ -145,9 +145,9 @@ class PretrainConfig(Section):
     objective: Literal["masked", "causal", "causal_backward", "denoise"] = "masked"
     """guess `masked` tokens, the next (`causal`), the one before (`causal_backward`), or all (`denoise`)"""
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
-    """shares of tokens hidden behind `[MASK]` in the first step and the last; it changes linearly"""
+    """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
-    """ids that replace the vocabulary in a batch's softmax (their mean number)"""
+    """mean number of ids in a batch's softmax, which has them in place of the whole vocabulary"""
 
 
 class Config(Section):
@@ -163,7 +163,7 @@ class Config(Section):
     def _values_fit(self) -> Self:
         model = self.model
         if model.positions == "rotary" and model.head_width % 2:
-            raise ValueError(f"rotary positions turn pairs: head_width must be even, not {model.head_width}")
+            raise ValueError(f'positions = "rotary" needs an even head_width, not {model.head_width}')
         if self.pretrain.objective == "causal_backward" and model.bigram_buckets:
-            raise ValueError('a bigram shows the token before: "causal_backward" needs bigram_buckets = 0')
+            raise ValueError('"causal_backward" needs bigram_buckets = 0: bigrams show the token to guess')
         return self

@@ -33,7 +33,7 @@ def find(name: str) -> Path:
         if key in files:
             return files[key]
     names = ", ".join(sorted(files))
-    raise ConfigError(f"No config {name!r}: not a file here, and not one of those shipped ({names}).")
+    raise ConfigError(f"There is no config {name!r}, as a file or in the package. The package has {names}.")
 
 
 def shipped() -> dict[str, Path]:
@@ -91,7 +91,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{path} has {size:,} bytes: not a config (at most {MAX_CONFIG_BYTES:,}).")
+            raise ConfigError(f"{path} has {size:,} bytes. A config has at most {MAX_CONFIG_BYTES:,}.")
         text = path.read_text(encoding="utf-8")
         tree = _parsed_yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:

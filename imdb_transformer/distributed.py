@@ -106,6 +106,6 @@ def _partners() -> Iterator[None]:
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"The connection to another process is lost ({reason}). What was saved is intact: start all "
-            "processes again, a training with --resume."
+            f"The connection to another process is lost ({reason}). The saved files are whole. Start all "
+            "processes again. If it is a training, add --resume."
         ) from None

@@ -67,7 +67,7 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
 def test_options_without_their_view_are_refused(options: tuple[object, ...]) -> None:
     refused = imdb_tx("predict", *options, TEXT)
     assert isinstance(refused.exception, ConfigError)
-    assert "--method goes with --explain" in str(refused.exception)
+    assert "--method needs --explain" in str(refused.exception)
 
 
 def test_absent_layers_and_heads_are_refused(trained: Path, linear: Path, tmp_path: Path) -> None:

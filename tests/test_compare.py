@@ -39,7 +39,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
 
 def test_runs_on_other_reviews_are_not_compared(trained: Path, tmp_path: Path) -> None:
     config = run.open_run(trained).config
-    data = config.data.model_copy(update={"validation": False})
+    data = config.data.model_copy(update={"held_out_fraction": 0.0})
     make_baseline(tmp_path / "nb", config.model_copy(update={"data": data}), "nb")
     refused = imdb_tx("compare", trained, tmp_path / "nb", "--split", "train")
     assert isinstance(refused.exception, DataError)

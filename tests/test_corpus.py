@@ -256,7 +256,7 @@ def test_a_source_named_like_imdb_is_refused_if_one_split_differs(
     assert corpus.ensure(config(folder, tmp_path))[0].manifest.is_imdb
     lines = (folder / f"{split}.jsonl").read_text().splitlines(keepends=True)
     (folder / f"{split}.jsonl").write_text("".join(lines[1:]))
-    with pytest.raises(DataError, match=rf"wrong checksum of {split} \(.*rename your own"):
+    with pytest.raises(DataError, match=rf"wrong checksum of {split}\. .*your own file, rename it"):
         corpus.ensure(config(folder, tmp_path))
 
 
@@ -267,7 +267,7 @@ def test_reviews_from_the_hub_are_refused_if_one_split_differs(
     monkeypatch.setattr(corpus.sources, "read", lambda _: reviews)
     assert corpus.ensure(config("hub", tmp_path / "whole"))[0].manifest.is_imdb
     monkeypatch.setitem(corpus.IMDB_HASHES, "test", "0" * 64)
-    with pytest.raises(DataError, match=r"hub should be IMDB .* wrong checksum of test "):
+    with pytest.raises(DataError, match=r"hub is not IMDB: wrong checksum of test\. "):
         corpus.ensure(config("hub", tmp_path / "other"))
 
 

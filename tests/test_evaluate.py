@@ -198,7 +198,7 @@ def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(
     assert (folder / "report.html").read_text() == "of the run's own test"
     (page,) = folder.glob("evaluation/best-all-hold-*.html")
     assert page.with_suffix(".json").exists()
-    with pytest.raises(ConfigError, match="measured whole: leave out --split test"):
+    with pytest.raises(ConfigError, match=r"one file, and has no splits\. Leave out --split test"):
         evaluate(folder, "test", source=str(tmp_path / "hold.jsonl"))
 
 
@@ -208,7 +208,7 @@ def test_all_splits_of_a_folder_can_be_measured_together(trained: Path, tmp_path
     (tmp_path / "held").mkdir()
     write_jsonl(tmp_path / "held" / "test.jsonl", ["a good film"], ["pos"])
     assert evaluate(folder, "all", source=str(tmp_path / "held")).num_examples == 1
-    with pytest.raises(ConfigError, match="another --source"):
+    with pytest.raises(ConfigError, match="--split all needs --source"):
         evaluate(folder, "all")
 
 

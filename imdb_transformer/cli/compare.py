@@ -12,7 +12,7 @@ from imdb_transformer.errors import ConfigError
 
 ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **takes_run("encoder"))]
 Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write a page with their curves together.")
+    Path | None, typer.Option(metavar="FILE", help="Also write a page with the curves of all runs.")
 ]
 
 

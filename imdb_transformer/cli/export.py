@@ -24,9 +24,9 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: mod
 imdb-tx export runs/base --output sentiment.onnx""",
 )
 def export(path: Source, output: Output = None, as_json: options.Json = False) -> None:
-    """Write a trained model as an ONNX file, for other engines.
+    """Write a trained model as an ONNX file, for other programs.
 
-    predict --run reads the file, too, without torch.
+    `imdb-tx predict --run FILE` reads it without torch.
     """
     from imdb_transformer.inference.export import export as export_run
 

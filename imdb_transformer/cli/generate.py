@@ -20,12 +20,12 @@ Source = Annotated[
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
 NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
 Temperature = Annotated[
-    float, typer.Option(min=0, metavar="T", help="Below 1: likelier words. 0: the likeliest each time.")
+    float, typer.Option(min=0, metavar="T", help="Below 1: prefer likely words. 0: take the likeliest.")
 ]
 TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Each seed gives another text.")]
 NumSamples = Annotated[
-    int, typer.Option(min=1, max=10_000, metavar="N", help="Texts, each with the next seed.")
+    int, typer.Option(min=1, max=10_000, metavar="N", help="Texts, with this seed and the next ones.")
 ]
 
 

@@ -140,7 +140,7 @@ def new_run_dir(name: str) -> Path:
 Config = Annotated[
     str,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="A config file, or the name of a shipped one.",
+        "--config", "-c", metavar="FILE", help="A config: a file, or a name in the package.",
         autocompletion=complete_configs,
     ),
 ]  # fmt: skip
@@ -160,7 +160,7 @@ RunDir = Annotated[
 Resume = Annotated[
     Path | None,
     typer.Option(
-        help="Continue this run; takes no config.", rich_help_panel=RUN_OPTIONS,
+        help="Continue this run with its own config.", rich_help_panel=RUN_OPTIONS,
         **takes_run("linear", shipped=False),
     ),
 ]  # fmt: skip
@@ -172,13 +172,13 @@ BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows | None,  # None: as the config says, or stop
     typer.Option(
-        metavar="fail|skip", help="If a row is malformed or has no text: stop (fail), or skip it and warn.",
+        metavar="fail|skip", help="A row is malformed or has no text: stop (fail), or leave it out (skip).",
         rich_help_panel=TABLE,
     ),
 ]  # fmt: skip
 Encoding = Annotated[
     str,
-    typer.Option(metavar="NAME", help="For text, CSV and JSON: utf-8, cp1252, ...", rich_help_panel=TABLE),
+    typer.Option(metavar="NAME", help="Encoding, such as utf-8 or cp1252.", rich_help_panel=TABLE),
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 Json = Annotated[
@@ -204,4 +204,4 @@ def program(
         typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Train an encoder-only transformer with a max-pool head, from scratch, on IMDB or your own reviews."""
+    """Train a small transformer that classifies reviews, on IMDB or on your own reviews."""

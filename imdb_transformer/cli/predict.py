@@ -14,7 +14,7 @@ from imdb_transformer.errors import ConfigError, RunError
 
 _of_table = partial(typer.Option, rich_help_panel=options.TABLE)
 _why = partial(typer.Option, rich_help_panel="Why")
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews; - for lines of stdin.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
 INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
 Input = Annotated[Path | None, _of_table("--input", metavar="FILE", help=INPUT_HELP)]
 Output = Annotated[Path | None, _of_table(metavar="FILE", help="Where to write the table with predictions.")]
@@ -22,21 +22,19 @@ Resume = Annotated[bool, _of_table("--resume", help="Continue an unfinished --ou
 Force = Annotated[bool, _of_table("--force", help="Let --output overwrite --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
 Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
-RUN_HELP = (
-    "A run, checkpoint or exported file. Several predict their mean.  [default: your newest classifier]"
-)
+RUN_HELP = "A run, checkpoint or exported file. Repeat it for their mean.  [default: your newest classifier]"
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
-THRESHOLD_HELP = "Predict the second of two classes (pos) from this probability on."
+THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EachClass = Annotated[
     bool, typer.Option("--probabilities", help="Show the probability of each class. JSON always has them.")
 ]
 Explain = Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")]
-METHOD_HELP = "For --explain: max-pooling's shares, or integrated gradients.  [default: pooling]"
+METHOD_HELP = "How --explain finds the words: max-pooling or gradients.  [default: pooling]"
 ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
 ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
-Layer = Annotated[int | None, _why(metavar="N", help="For --attention, from 1.  [default: the last]")]
-Head = Annotated[int | None, _why(metavar="N", help="For --attention, from 1.  [default: the first]")]
+Layer = Annotated[int | None, _why(metavar="N", help="Layer of --attention, from 1.  [default: the last]")]
+Head = Annotated[int | None, _why(metavar="N", help="Head of --attention, from 1.  [default: the first]")]
 Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
 
 
@@ -77,9 +75,9 @@ def predict(
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     view = _view(explain, method, attention, layer, head, html)
     if (output is not None and input_file is None) or (resume and (output is None or is_stdin)):
-        raise ConfigError("--output goes with --input, and --resume with --output and a file as --input.")
+        raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
     if (view and not texts) or (html and not view):
-        raise ConfigError("--explain and --attention take no --input; --html needs one of them.")
+        raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
     if html is not None:
         from imdb_transformer.report.layout import check_page
 
@@ -105,7 +103,7 @@ def _view(
 ) -> predictions.View | None:  # fmt: skip
     """What to show beside a prediction; None if nothing. Raises ConfigError for options that need another."""
     if (method and not explain) or ((layer is not None or head is not None) and not attention):
-        raise ConfigError("--method goes with --explain, and --layer and --head with --attention.")
+        raise ConfigError("--method needs --explain. --layer and --head need --attention.")
     if not (explain or attention):
         return None
     shown_method = method or "pooling" if explain else None

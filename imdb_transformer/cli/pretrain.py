@@ -21,9 +21,9 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train an encoder on text alone, for train --init-from.
+    """Train an encoder on text alone. A classifier can start from it.
 
-    It learns the text of training and unlabelled reviews.
+    It learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts from it.
     """
     refuse_beside_resume(context)
     train_one(config, overrides or (), run_dir, resume, "encoder", dry_run=dry_run, as_json=as_json)

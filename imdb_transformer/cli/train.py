@@ -31,7 +31,7 @@ Source = Annotated[
 ]
 TextColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the review.")]
 LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the class.")]
-CONFIG_HELP = "A config file, or the name of a shipped one.  [default: base.toml with SOURCE, else demo.toml]"
+CONFIG_HELP = "A config: a file, or a name in the package.  [default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[
     str | None,
     typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=complete_configs),
@@ -51,7 +51,7 @@ Teachers = Annotated[
 Seeds = Annotated[
     int,
     typer.Option(
-        metavar="N", min=1, max=1000, help="Train N runs, and show their spread.",
+        metavar="N", min=1, max=1000, help="Train N runs that differ in the seed, and show mean and spread.",
         rich_help_panel=REPEATED,
     ),
 ]  # fmt: skip
@@ -90,7 +90,7 @@ def train(
     """
     refuse_beside_resume(context)
     if test and seeds == 1:
-        raise ConfigError("--test needs --seeds, 2 or more; `imdb-tx eval` measures a single run.")
+        raise ConfigError("--test needs --seeds 2 or more. To evaluate a single run: imdb-tx eval RUN")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     keys = {
@@ -113,7 +113,7 @@ def refuse_beside_resume(context: typer.Context) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if "resume" in passed and passed - {"resume", "as_json"}:
-        raise ConfigError("--resume continues a run with its own config; only --json goes with it.")
+        raise ConfigError("--resume continues a run with its own config. Only --json may be added.")
 
 
 def train_one(

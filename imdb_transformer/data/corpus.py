@@ -215,8 +215,8 @@ def _official_splits(reviews: Reviews, source: str) -> set[str]:
     if wrong and (source == "hub" or Path(source).name.startswith("aclImdb_v1.")):
         counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
         raise DataError(
-            f"{source} should be IMDB (25,000 train, 25,000 test, 50,000 unsupervised) and is not: wrong "
-            f"checksum of {', '.join(wrong)} (it holds {counts}). Fetch it again, or rename your own file."
+            f"{source} is not IMDB: wrong checksum of {', '.join(wrong)}. It has {counts}. IMDB has 25,000 "
+            "train, 25,000 test, 50,000 unsupervised. Fetch it again. If it is your own file, rename it."
         )
     return official
 

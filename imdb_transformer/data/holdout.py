@@ -54,12 +54,12 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
             f"{config.source}: {len(missing)} of {len(reviews.classes)} classes, such as {missing[0]!r}, "
-            "have too few different texts to train on some and hold others out. Leave their rows out, or "
-            "name another column of labels."
+            "have too few different texts for training and validation. Leave these classes out, or name "
+            "another label column."
         )
     for name in ("validation", "test"):
         if name in splits and not splits[name].texts:
-            raise DataError(f"{config.source}: the {name} split is empty; it needs more rows.")
+            raise DataError(f"{config.source} has too few rows: its {name} split would be empty.")
     return {name: splits[name] for name in SPLITS if name in splits}
 
 

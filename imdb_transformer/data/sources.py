@@ -35,9 +35,8 @@ HUB_NAME = "stanfordnlp/imdb"
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
 
 WITHOUT_NETWORK = (
-    "Without a network these work: `imdb-tx download --source demo`, the same with a path to the official "
-    "archive, its extracted folder, a folder in the hub's layout or a table file, and every other command "
-    "on a corpus that is stored already."
+    "Without a network, use the source demo, or the path of the official archive, of its unpacked folder, "
+    "of a folder in the hub's layout or of a table. A corpus that is already stored needs no network."
 )
 
 

@@ -124,9 +124,9 @@ def split_of(source: str | None, split: str | None) -> str:
     if split not in (None, *SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
     if split == ALL and source is None:
-        raise ConfigError("--split all needs another --source: a run has learnt its own training reviews.")
+        raise ConfigError("--split all needs --source, because a run has learnt its own training reviews.")
     if is_file and split not in (None, ALL):
-        raise ConfigError(f"{source} is one file, and is measured whole: leave out --split {split}.")
+        raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
     return split or (ALL if is_file else "test")
 
 

@@ -116,8 +116,8 @@ def fit(
         counts = counter.fit_transform(texts)
     except ValueError:  # "After pruning, no terms remain"
         raise DataError(
-            f"No n-gram occurs in {MIN_DOCUMENTS} of the {len(texts):,} training reviews. They are too few "
-            "or too short for a linear model."
+            f"The {len(texts):,} training reviews are too few or too short for a linear model: no n-gram "
+            f"occurs in {MIN_DOCUMENTS} of them."
         ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]

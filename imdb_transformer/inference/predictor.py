@@ -96,8 +96,8 @@ class Predictor:
         for path, model in zip(paths, models, strict=True):
             if model.classes != models[0].classes:
                 raise RunError(
-                    f"{path} predicts the classes {', '.join(model.classes)}, {paths[0]} "
-                    f"{', '.join(models[0].classes)}: they cannot be combined."
+                    f"{path} and {paths[0]} cannot be combined. The classes of {path} are "
+                    f"{', '.join(model.classes)}; those of {paths[0]} are {', '.join(models[0].classes)}."
                 )
         return cls(models, threshold=threshold)
 

@@ -93,6 +93,6 @@ def only_transformer(models: Sequence[object]) -> TransformerModel:
     if len(models) == 1 and isinstance(models[0], TransformerModel):
         return models[0]
     raise RunError(
-        "Explanations and attention need a single transformer's run: not several runs, a linear model or an "
-        "exported file."
+        "--explain and --attention take one run of `imdb-tx train`. They take no second run, no linear model "
+        "and no exported file."
     )

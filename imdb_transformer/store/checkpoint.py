@@ -90,7 +90,7 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     except ValueError:
         raise RunError(f"{path} is damaged.") from None
     if meta.tokenizer_hash != tokenizer_hash:
-        raise RunError(f"{folder} was trained with another tokenizer than the run's tokenizer.json.")
+        raise RunError(f"{folder} does not belong to the run's tokenizer.json: its tokenizer was another.")
     return meta
 
 
@@ -104,7 +104,7 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     """The arrays of one file of a checkpoint, its hash verified. Raises RunError and PermissionError."""
     path = folder / name
     if name not in meta.file_hashes:
-        raise RunError(f"{folder} has no {name}: training continues from a run's checkpoints/last.")
+        raise RunError(f"{folder} has no {name}. A training continues from checkpoints/last of its run.")
     try:
         if sha256_of(path) != meta.file_hashes[name]:
             raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")

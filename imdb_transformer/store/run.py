@@ -225,7 +225,7 @@ def check_classifies(opened: Run) -> None:
     if opened.info.kind == "encoder":
         name = opened.folder.name if opened.is_shipped else opened.folder
         command = f"imdb-tx train --config base.toml --init-from {name}"
-        raise RunError(f"{name} was pretrained on text and has no classes yet; fine-tune it: {command}")
+        raise RunError(f"{name} is an encoder and has no classes. To train a classifier from it: {command}")
 
 
 def locate(path: Path) -> tuple[Run, Path]:

@@ -184,4 +184,4 @@ def counters_of(meta: checkpoint.Checkpoint) -> Counters:
     try:
         return Counters.model_validate(meta.counters)
     except ValidationError:
-        raise RunError("The checkpoint's counters are not those of this version of imdb-tx.") from None
+        raise RunError("Another version of imdb-tx wrote this checkpoint.") from None

@@ -52,7 +52,7 @@ def seed_trainings(
     Runs of an interrupted call are continued. The teachers predict once.
     """
     if not base.name:
-        raise RunError(f"--run-dir {base}: with --seeds it begins the names of the runs, so it needs one.")
+        raise RunError(f"--run-dir {base} ends without a name. With --seeds the runs are called NAME-seed-N.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
