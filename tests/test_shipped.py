@@ -134,7 +134,7 @@ def test_shipped_runs_are_verified_and_listed_and_never_written_to(
     for command in ("train", "pretrain"):
         refused = imdb_tx(command, "--resume", "imdb-encoder").exception
         assert "imdb-encoder comes with the package and is finished" in str(refused)
-    with pytest.raises(RunError, match=r"imdb-encoder was pretrained .*--init-from imdb-encoder$"):
+    with pytest.raises(RunError, match=r"imdb-encoder is an encoder .*--init-from imdb-encoder$"):
         Predictor.load("imdb-encoder")
 
 

@@ -203,7 +203,7 @@ def test_an_unreachable_hub_gives_an_error_that_lists_what_works_offline(
         raise ConnectionError("Couldn't reach the Hub")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(DataError, match="--source demo"):
+    with pytest.raises(DataError, match="use the source demo"):
         read("hub")
 
 
