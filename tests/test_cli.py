@@ -257,7 +257,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["train", "--config", "nowhere.toml"], 2, "shipped"),
+        (["train", "--config", "nowhere.toml"], 2, "in the package"),
         (["train", "--set", "train.epoch=1"], 2, "Did you mean train.epochs"),
         (["train", "--set", "train.epochs=x"], 2, "train.epochs"),
         (["train", "--colour"], 2, "--colour"),
