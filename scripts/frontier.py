@@ -11,7 +11,6 @@ out of `GRID`. Then it is fitted once more, timed, and measured on test. Prints 
 
 import argparse
 import itertools
-import json
 import re
 import tempfile
 import time
@@ -25,6 +24,7 @@ from contest import markdown
 from imdb_transformer import load_config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import rows_of
+from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.store import run
 
 GRID = {"lr": (0.25, 0.5, 1.0), "epoch": (5, 10, 25), "dim": (10, 100)}
@@ -49,8 +49,8 @@ def point_of(spec: str) -> Point:
         (datetime.fromisoformat(each.info.ended) - datetime.fromisoformat(each.info.started)).total_seconds()
         for each in runs
     )
-    measured = json.loads((runs[0].reports / "evaluation" / "test.json").read_text())
-    return Point(name, seconds / 60, measured["accuracy"])
+    (evaluation,) = measured(runs[0], "best-test")
+    return Point(name, seconds / 60, evaluation.accuracy)
 
 
 def fasttext_point(overrides: list[str], folder: Path) -> Point:

@@ -113,7 +113,7 @@ def test_damaged_ngrams_are_refused(tiny: Callable[..., Config], tmp_path: Path)
 
 
 def test_texts_without_a_common_ngram_are_refused() -> None:
-    with pytest.raises(DataError, match="The 4 training reviews are too few .* occurs in 2 of them"):
+    with pytest.raises(DataError, match=r"The 4 training reviews are too few .* occurs in 2 of them"):
         fit("nb", ["alpha", "beta", "gamma", "delta"], np.array([0, 1, 0, 1]), num_classes=2)
 
 
