@@ -1,12 +1,13 @@
-"""Training time against test accuracy: the runs that are named, and fastText with bigrams.
+"""Training time against test accuracy: linear models, fastText with bigrams, and the runs that are named.
 
-    pip install fasttext-wheel
-    python scripts/frontier.py nb=runs/nb base=runs/base full=runs/base+runs/pretrain --plot frontier.svg
+    pip install fasttext-wheel matplotlib
+    python scripts/frontier.py base=runs/base full=runs/base+runs/pretrain --plot frontier.svg
 
-Each run must be evaluated on test. Its time is that between its start and its end, as `run.json` has it; what
-stands after a `+` adds its time alone. fastText learns from the words in lower case, with punctuation split
-off, as its own example of text classification does. Its rate, epochs and width are chosen on validation,
-out of `GRID`. Then it is fitted once more, timed, and measured on test. Prints a Markdown table.
+Each run must be evaluated on test. Its time is that between start and end in `run.json`. A run after a
+`+` adds its time alone. The linear models and fastText are fitted here, to texts in memory. fastText learns
+words in lower case, with punctuation split off, as its own example of text classification does. Its rate,
+epochs and width are chosen on validation, out of `GRID`. Then it is fitted once more, timed, and measured on
+test. Prints a Markdown table.
 """
 
 import argparse
@@ -16,16 +17,20 @@ import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import fasttext
+import numpy as np
 from contest import markdown
 
 from imdb_transformer import load_config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import rows_of
+from imdb_transformer.data.reviews import Rows
 from imdb_transformer.evaluation.evaluate import measured
+from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
+from imdb_transformer.store.run import Weighting
 
 GRID = {"lr": (0.25, 0.5, 1.0), "epoch": (5, 10, 25), "dim": (10, 100)}
 FIXED = {"wordNgrams": 2, "minCount": 2, "bucket": 2_000_000, "thread": 2, "verbose": 0}
@@ -53,14 +58,20 @@ def point_of(spec: str) -> Point:
     return Point(name, seconds / 60, evaluation.accuracy)
 
 
-def fasttext_point(overrides: list[str], folder: Path) -> Point:
+def linear_point(kind: Weighting, splits: dict[str, Rows]) -> Point:
+    """A linear model: the time to fit it, and its accuracy on test."""
+    train, test = splits["train"], splits["test"]
+    start = time.perf_counter()
+    model = fit(kind, train.texts, np.array(train.labels), num_classes=2)
+    seconds = time.perf_counter() - start
+    return Point(kind, seconds / 60, float((model.logits(test.texts).argmax(1) == test.labels).mean()))
+
+
+def fasttext_point(splits: dict[str, Rows], folder: Path) -> Point:
     """fastText at its best: the choice with the best accuracy on validation, fitted once more and timed."""
-    config = load_config("base.toml", overrides)
-    stored, _ = corpus.ensure(config.data)
     files = {split: folder / f"{split}.txt" for split in SPLITS}
     for split, file in files.items():
-        rows = rows_of(config.data, stored, split)
-        pairs = zip(rows.texts, rows.labels, strict=True)
+        pairs = zip(splits[split].texts, splits[split].labels, strict=True)
         file.write_text("".join(f"__label__{label} {words(text)}\n" for text, label in pairs))
     accuracies = {}
     for i, choice in enumerate(CHOICES):
@@ -120,9 +131,13 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
+    data = load_config("base.toml", options.overrides).data
+    stored, _ = corpus.ensure(data)
+    splits = {split: rows_of(data, stored, split) for split in SPLITS}
     points = [point_of(spec) for spec in options.runs]
+    points += [linear_point(kind, splits) for kind in get_args(Weighting)]
     with tempfile.TemporaryDirectory() as folder:
-        points.append(fasttext_point(options.overrides, Path(folder)))
+        points.append(fasttext_point(splits, Path(folder)))
     points.sort(key=lambda each: each.minutes)
     print(
         markdown(
