@@ -32,7 +32,9 @@ from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
 from imdb_transformer.store.run import Weighting
 
-GRID = {"lr": (0.25, 0.5, 1.0), "epoch": (5, 10, 25), "dim": (10, 100)}
+# A width of 100 has the accuracy of 10 on validation (88.32 and 88.76% beside 88.32 and 88.88%), in several
+# times the time.
+GRID = {"lr": (0.25, 0.5, 1.0), "epoch": (5, 10, 25), "dim": (10,)}
 FIXED = {"wordNgrams": 2, "minCount": 2, "bucket": 2_000_000, "thread": 2, "verbose": 0}
 CHOICES = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
 SPLITS = ("train", "validation", "test")
