@@ -5,9 +5,9 @@
 
 Each run must be evaluated on test. Its time is that between start and end in `run.json`. A run after a
 `+` adds its time alone. The linear models and fastText are fitted here, to texts in memory. fastText learns
-words in lower case, with punctuation split off, as its own example of text classification does. Its rate,
-epochs and width are chosen on validation, out of `GRID`. Then it is fitted once more, timed, and measured on
-test. Prints a Markdown table.
+words in lower case, with punctuation split off, as its own example of text classification does. Its rate and
+epochs are chosen on validation, out of `GRID`. Then it is fitted once more, timed, and measured on test.
+Prints a Markdown table.
 """
 
 import argparse
