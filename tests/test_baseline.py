@@ -45,6 +45,23 @@ def test_eval_and_predict_accept_a_baseline(weighting: Weighting, config_path: P
     assert len(predicted.stdout.splitlines()) == 3
 
 
+def test_a_baseline_takes_a_file_of_reviews_with_the_options_of_train(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    rows = [
+        f'"a {word} film about the number {i}",{stars}'
+        for i in range(40)
+        for word, stars in (("good", 5), ("bad", 1))
+    ]
+    table.write_text("\n".join(["body,stars", *rows, "no class,"]))
+    data = ("--set", f"data.data_dir={tmp_path / 'data'}", "--run-dir", tmp_path / "nb", "--json")
+    refused = imdb_tx("baseline", table, *data)
+    assert "Perhaps: --text-column body --label-column stars" in str(refused.exception)
+    columns = ("--text-column", "body", "--label-column", "stars", "--bad-rows", "skip")
+    made = json.loads(imdb_tx("baseline", table, *columns, *data).stdout)
+    assert made["validation"]["accuracy"] == 1.0
+    assert list(Predictor.load(tmp_path / "nb").classes) == ["1", "5"]
+
+
 @pytest.mark.parametrize("weighting", KINDS)
 def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
     weighting: Weighting, tiny: Callable[..., Config], tmp_path: Path

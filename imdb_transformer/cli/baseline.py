@@ -15,9 +15,14 @@ Weighting = Literal["nb", "tfidf"]
 @command(
     options.TRAINING,
     """imdb-tx baseline --run-dir runs/nb
-imdb-tx baseline --kind tfidf --set data.source=reviews.csv""",
+imdb-tx baseline reviews.csv --text-column body --label-column stars""",
 )
 def baseline(
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = "",
+    bad_rows: options.OnBadRows = None,
     config: options.Config = "base.toml",
     overrides: options.Overrides = None,
     kind: Annotated[
@@ -30,7 +35,8 @@ def baseline(
     from imdb_transformer import config_file
     from imdb_transformer.evaluation.baseline import make_baseline
 
-    resolved = config_file.load(config, overrides or ())
+    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
+    resolved = config_file.load(config, [*table, *(overrides or ())])
     folder = run_dir or new_run_dir(
         options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     )

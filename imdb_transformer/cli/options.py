@@ -5,6 +5,7 @@ own panels need rich, which takes longer to import than everything else that `--
 """
 
 import difflib
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -151,6 +152,14 @@ Overrides = Annotated[
         autocompletion=complete_keys,
     ),
 ]  # fmt: skip
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SOURCE", help="Your reviews: a file or folder. Sets data.source.", show_default=False
+    ),
+]
+TextColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the review.")]
+LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the class.")]
 RunDir = Annotated[
     Path | None,
     typer.Option(
@@ -180,6 +189,19 @@ Encoding = Annotated[
     str,
     typer.Option(metavar="NAME", help="Encoding, such as utf-8 or cp1252.", rich_help_panel=TABLE),
 ]
+
+
+def table_keys(
+    source: str | None, text_column: str | None, label_column: str | None, encoding: str, bad_rows: str | None
+) -> list[str]:
+    """The overrides that a command's options for a file of reviews stand for."""
+    keys = {
+        "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
+        "data.encoding": encoding or None, "data.bad_rows": bad_rows,
+    }  # fmt: skip
+    return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
+
+
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on stdout instead of text.", rich_help_panel=SPECIAL)

@@ -23,14 +23,6 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SOURCE", help="Your reviews: a file or folder. Sets data.source.", show_default=False
-    ),
-]
-TextColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the review.")]
-LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the class.")]
 CONFIG_HELP = "A config: a file, or a name in the package.  [default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[
     str | None,
@@ -68,9 +60,9 @@ imdb-tx train reviews.csv --text-column body --label-column stars""",
 )
 def train(
     context: typer.Context,
-    source: Source = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     encoding: options.Encoding = "",
     bad_rows: options.OnBadRows = None,
     config: NamedConfig = None,
@@ -93,13 +85,9 @@ def train(
         raise ConfigError("--test needs --seeds 2 or more. To evaluate a single run: imdb-tx eval RUN")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
-    keys = {
-        "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding or None, "data.bad_rows": bad_rows,
-        "train.init_from": init_from,
-    }  # fmt: skip
-    from_options = [f"{key}={json.dumps(str(value))}" for key, value in keys.items() if value is not None]
-    changes = [*from_options, *(overrides or ())]
+    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
+    start = [] if init_from is None else [f"train.init_from={json.dumps(str(init_from))}"]
+    changes = [*table, *start, *(overrides or ())]
     name = config or ("base.toml" if source else "demo.toml")
     teachers = tuple(teacher or ())
     if seeds == 1:
