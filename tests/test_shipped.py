@@ -21,6 +21,7 @@ from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import probe, starting_weights
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.train import begin, check_same
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
 
@@ -232,3 +233,17 @@ def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     config = probe.choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
     assert config.model.dropout == dropout
+
+
+def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path: Path) -> None:
+    """Otherwise `train --seeds` could not continue: the config does not have the dropout that was chosen."""
+    rows = [f"a {word} film number {i},{word}" for i in range(20) for word in ("good", "bad")]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
+    config = load_config("base.toml", data)
+    begin(config, tmp_path / "run", "classifier", (), None, gpu=0)
+    opened = run.open_run(tmp_path / "run")
+    assert opened.config.model.dropout == 0.1
+    check_same(opened, config, ())
+    with pytest.raises(RunError, match="another config"):
+        check_same(opened, load_config("base.toml", [*data, "model.dropout=0.2"]), ())

@@ -36,7 +36,7 @@ from imdb_transformer.training.checkpoints import (
 )
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, known_stars, prepare, prepare_again
-from imdb_transformer.training.probe import AUTO
+from imdb_transformer.training.probe import AUTO, SHORT_DROPOUT
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
@@ -193,7 +193,13 @@ def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> N
         "init_from": begun.init_from if options.init_from == AUTO else options.init_from,
         "star_weight": options.star_weight if has_stars else 0.0,
     }
-    resolved = config.model_copy(update={"train": options.model_copy(update=from_reviews)})
+    model = config.model
+    if options.init_from == AUTO:  # then short reviews get dropout
+        dropouts = (model.dropout, max(model.dropout, SHORT_DROPOUT))
+        if opened.config.model.dropout in dropouts:
+            model = model.model_copy(update={"dropout": opened.config.model.dropout})
+    changes = {"train": options.model_copy(update=from_reviews), "model": model}
+    resolved = config.model_copy(update=changes)
     differences = {
         "with another config": opened.config != resolved,
         "of another encoder or --teacher": opened.info.origin_hash
