@@ -2,6 +2,7 @@ import html
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.evaluation import baseline as baseline_module
 from imdb_transformer.evaluation.baseline import Yardstick, make_baseline
-from imdb_transformer.evaluation.compare import compare
+from imdb_transformer.evaluation.compare import Pair, compare, pair_of
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split
 from imdb_transformer.inference.linear import STRENGTH, WORDS, fit, log_count_ratio, vectorizer, weighted
 from imdb_transformer.inference.predictor import Predictor
@@ -153,6 +155,31 @@ def test_a_training_ends_with_a_comparison_with_a_linear_model(
     assert told in write_evaluation(predict_split([ended.folder], "validation"), {}).read_text()
     assert summaries.yardstick_line(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
+
+
+@pytest.mark.parametrize("low", [0.001, 0.0])
+def test_a_training_names_the_mean_with_a_linear_model_if_it_is_better_by_more_than_chance(
+    low: float, tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_low(*runs: Any) -> Pair:
+        return pair_of(*runs).model_copy(update={"low": low})
+
+    monkeypatch.setattr(baseline_module, "pair_of", with_low)
+    ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
+    make_baseline(tmp_path / "nb", tiny(), "nb")
+    both = evaluate([ended.folder, tmp_path / "nb"], "validation").accuracy
+    yardstick = result_of(ended.folder).yardstick
+    assert yardstick is not None
+    assert yardstick.together == (both if low > 0 else None)
+    assert both > max(yardstick.accuracy, yardstick.accuracy + yardstick.difference)
+
+
+def test_the_comparison_names_the_commands_that_use_both_models() -> None:
+    better = Yardstick(accuracy=0.8, difference=-0.01, low=-0.02, high=0.001, together=0.8234)
+    told = summaries.yardstick(better, "runs/a")
+    assert "\nThe mean of both has 82.34%." in told
+    assert "imdb-tx baseline --config runs/a/config.toml --run-dir runs/a-nb\n" in told
+    assert told.endswith("imdb-tx predict --run runs/a --run runs/a-nb 'a text'")
 
 
 def test_the_comparison_names_the_command_that_fits_a_better_linear_model() -> None:

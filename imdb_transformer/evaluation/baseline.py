@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
+from scipy.special import softmax
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
@@ -95,6 +96,8 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
     low: float
     high: float
     """95% interval of the difference (`evaluation/compare.py`)"""
+    together: float | None = None
+    """of the mean of both models' probabilities, if its gain over the run has an interval above 0"""
 
 
 def conclude(opened: run.Run) -> run.Run:
@@ -105,15 +108,17 @@ def conclude(opened: run.Run) -> run.Run:
     if _learns_validation(opened) or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
+    temperature = fit_temperature(logits, labels)
     if opened.config.train.yardstick:
-        _write_yardstick(opened, logits.argmax(1) == labels)
-    opened = opened.updated(temperature=fit_temperature(logits, labels))
+        _write_yardstick(opened, logits / temperature, labels)
+    opened = opened.updated(temperature=temperature)
     if is_uneven(labels, len(opened.info.classes)):
         save(predict_split([opened.folder], "validation"))
     return opened
 
 
-def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:
+def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+    """Compares a run's calibrated logits on validation, (N, C), with those of a linear model."""
     config = opened.config.data
     stored, _ = corpus.ensure(config, known=opened.info.corpus_hash)
     train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
@@ -121,11 +126,15 @@ def _write_yardstick(opened: run.Run, correct: NDArray[np.bool_]) -> None:
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))
     except DataError:  # too few or too short
         return
-    beside = linear.logits(held_out.texts).argmax(1) == held_out.labels
-    pair = pair_of("nb", str(opened.folder), beside, correct)
+    beside = linear.logits(held_out.texts)
+    both = softmax(logits, axis=1) + softmax(beside / fit_temperature(beside, labels), axis=1)
+    alone, correct, together = (each.argmax(1) == labels for each in (beside, logits, both))
+    pair = pair_of("nb", str(opened.folder), alone, correct)
+    gain = pair_of(str(opened.folder), "both", correct, together)
     yardstick = Yardstick(
-        accuracy=float(beside.mean()), difference=pair.difference, low=pair.low, high=pair.high
-    )
+        accuracy=float(alone.mean()), difference=pair.difference, low=pair.low, high=pair.high,
+        together=float(together.mean()) if gain.low > 0 else None,
+    )  # fmt: skip
     write_whole(opened.folder / YARDSTICK, yardstick.model_dump_json().encode())
 
 

@@ -144,12 +144,19 @@ def yardstick_line(measured: "Yardstick") -> str:
 
 
 def yardstick(measured: "Yardstick", folder: str) -> str:
-    """How a run compares with a linear model. If that model is better, also the command that fits it."""
-    line = yardstick_line(measured)
+    """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
+    line, config = yardstick_line(measured), f"{folder}/config.toml"
+    if measured.together is not None:
+        linear = f"{folder}-nb"
+        fit = command_line("baseline", "--config", config, "--run-dir", linear)
+        predict = command_line("predict", "--run", folder, "--run", linear, "a text")
+        accuracy = percent(measured.together)
+        return f"{line}\nThe mean of both has {accuracy}. To use it:\n  {fit}\n  {predict}"
     if measured.difference >= 0:
         return line
-    command = command_line("baseline", "--config", f"{folder}/config.toml")
-    return f"{line}\nThe linear model is better here. To make it: {command}"
+    return (
+        f"{line}\nThe linear model is better here. To make it: {command_line('baseline', '--config', config)}"
+    )
 
 
 def seeds(summary: "SeedsSummary") -> str:
