@@ -16,6 +16,7 @@ from imdb_transformer.training import optimizers as optimizers_module
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.optimizers import (
     BETA1,
+    COEFFICIENTS,
     Muon,
     learning_rate,
     make_optimizers,
@@ -250,6 +251,26 @@ def test_muon_has_the_momentum_that_torchs_has_by_default() -> None:
     model = Classifier(Config().model, vocab_size=10, num_classes=2)
     _, muon = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert muon.defaults["momentum"] == torch.optim.Muon([torch.ones(2, 2)]).defaults["momentum"]
+
+
+@pytest.mark.parametrize(("batch_tokens", "num_iterations"), [(700, 3), (8192, 5)])
+def test_muon_spares_iterations_with_few_tokens_in_a_batch(
+    batch_tokens: int, num_iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizers_module, "MUON_MOMENTUM", 0.0)
+    config = TrainConfig(lr=0.01, optimizer="muon", weight_decay=0.0, batch_tokens=batch_tokens)
+    gradient = torch.diag(torch.logspace(-3, 0, 24))
+    name = "encoder.blocks.0.attention.project_out.weight"
+    before, after = optimized(config, name, [F.pad(gradient, (0, 104))])
+    moved = torch.linalg.svdvals(before - after)
+    values = gradient.diag() / gradient.norm()
+    if num_iterations == 3:
+        values = values / (values**4).sum() ** 0.25  # the root of the norm of the matrix times its transpose
+    a, b, c = COEFFICIENTS
+    for _ in range(num_iterations):
+        values = a * values + b * values**3 + c * values**5
+    expected = values.abs().sort(descending=True).values * 0.01 * 0.2 * 128**0.5
+    torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:

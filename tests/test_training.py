@@ -226,16 +226,20 @@ def test_python_trains_silently_and_resumes_only_the_same_recipe(
 def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     """A large set is read twice in batches of 8,192 tokens; a small one more often, in smaller batches."""
 
-    def settled_for(num_reviews: int, length: int, **options: int) -> tuple[int, int]:
+    def settled_for(
+        num_reviews: int, length: int, *, dropout: float = 0.0, **options: int
+    ) -> tuple[int, int]:
         offsets = np.arange(num_reviews + 1) * length
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
         split = EncodedSplit(np.zeros(0, np.uint16), offsets, np.zeros(num_reviews, np.int64), empty)
         values = {"batch_tokens": 0, "epochs": 0, **options}
-        train = resolved(Config(train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
+        model = Config().model.model_copy(update={"dropout": dropout})
+        train = resolved(Config(model=model, train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
         return train.batch_tokens, train.epochs
 
     assert settled_for(22_500, 291) == (8192, 2)
     assert settled_for(8_000, 25) == (800, 3)  # each padded to 32
+    assert settled_for(8_000, 25, dropout=0.1) == (800, 5)
     assert settled_for(3_000, 20) == (640, 7)
     assert settled_for(1_200, 230) == (20 * 230, 16)
     assert settled_for(200, 230) == (16 * 230, 20)

@@ -20,6 +20,9 @@ ADAM_EPS = 1e-8
 MUON_MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0
 NUM_ITERATIONS = 5
+# With few tokens in a batch, 5 iterations take a third of a step or more. 3 from a closer start learn as well
+# there (configs/EXPERIMENTS.md).
+FEW_TOKENS, FEW_ITERATIONS = 2048, 3
 EPS = 1e-7
 
 
@@ -27,11 +30,12 @@ class Muon(Optimizer):
     """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2)."""
 
     def __init__(
-        self, params: list[dict[str, Any]], *, lr: float, momentum: float, dtype: torch.dtype = torch.float32
-    ) -> None:
+        self, params: list[dict[str, Any]], *, lr: float, momentum: float, dtype: torch.dtype = torch.float32,
+        num_iterations: int = NUM_ITERATIONS,
+    ) -> None:  # fmt: skip
         """`dtype` is that of the matrix products. Weight decay is the group's, decoupled as in AdamW."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
-        self.dtype = dtype
+        self.dtype, self.num_iterations = dtype, num_iterations
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
@@ -41,23 +45,31 @@ class Muon(Optimizer):
             for matrix in (each for each in group["params"] if each.grad is not None):
                 mean = self.state[matrix]["momentum_buffer"]
                 mean.lerp_(matrix.grad, 1 - momentum)
-                direction = orthogonal(matrix.grad.lerp(mean, momentum), self.dtype)
+                update = matrix.grad.lerp(mean, momentum)
+                direction = orthogonal(update, self.dtype, self.num_iterations)
                 matrix.mul_(1 - lr * group["weight_decay"])
                 matrix.add_(direction, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
 
 
-def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonal(
+    matrix: Tensor, dtype: torch.dtype = torch.float32, num_iterations: int = NUM_ITERATIONS
+) -> Tensor:
     """(M, N) -> (M, N): U S V^T becomes about U V^T, by Newton and Schulz's iteration.
 
-    The coefficients trade exactness for speed: singular values end between 0.7 and 1.2.
+    The coefficients trade exactness for speed: singular values end between 0.7 and 1.2, except the smallest.
+    With fewer than 5 iterations, the first product X X^T gives a closer start (as in Boissin et al. 2025,
+    "Turbo-Muon"): the root of its norm bounds the largest singular value more tightly than the norm of X.
     """
     if matrix.shape[0] > matrix.shape[1]:
-        return orthogonal(matrix.T, dtype).T
+        return orthogonal(matrix.T, dtype, num_iterations).T
     a, b, c = COEFFICIENTS
     x = matrix.to(dtype)
     x = x / x.norm().clamp(min=EPS)  # no singular value is above 1
-    for _ in range(NUM_ITERATIONS):
+    for iteration in range(num_iterations):
         gram = x @ x.T
+        if iteration == 0 and num_iterations < NUM_ITERATIONS:
+            square = gram.norm().clamp(min=EPS)  # at least the square of the largest singular value
+            x, gram = x / square.sqrt(), gram / square
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
@@ -92,7 +104,8 @@ def make_optimizers(
 ) -> list[Optimizer]:
     """The optimisers of a model before their first step. Their moments exist already, as zeros.
 
-    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`.
+    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, with fewer
+    iterations if a batch has few tokens.
     """
     muons = [p for name, p in model.named_parameters() if _is_muons(name, p, config)]
     others = [p for name, p in model.named_parameters() if not _is_muons(name, p, config)]
@@ -106,7 +119,9 @@ def make_optimizers(
     optimizers: list[Optimizer] = [adamw]
     if muons:
         groups = [{"params": muons, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
-        optimizers.append(Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, dtype=dtype))
+        number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
+        muon = Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, dtype=dtype, num_iterations=number)
+        optimizers.append(muon)
     for optimizer in optimizers:  # torch does it in the first step, but step 0 is saved, too
         for parameter in _parameters(optimizer):
             optimizer.state[parameter] = {

@@ -21,8 +21,9 @@ Indices = NDArray[np.int64]
 # For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
-NUM_STEPS, MIN_EPOCHS, MAX_EPOCHS = 1000, 2, 20
-MAX_EVALS = 20  # unless there are more epochs
+NUM_STEPS, NUM_STEPS_WITH_DROPOUT = 1000, 1700  # dropout keeps a set longer from being learnt by heart
+MIN_EPOCHS, MAX_EPOCHS = 2, 20
+MAX_EVALS = 10  # unless there are more epochs
 
 
 class Batch(NamedTuple):
@@ -51,14 +52,15 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
     """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives `NUM_STEPS`
-    steps, within limits: a small set is read more often than a large one.
+    steps, or `NUM_STEPS_WITH_DROPOUT`, within limits: a small set is read more often than a large one.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
     padded = -(-train.lengths // PADDING_MULTIPLE) * PADDING_MULTIPLE
     steps_per_epoch = max(1.0, padded.sum() / tokens)
-    epochs = options.epochs or min(max(round(NUM_STEPS / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
+    num_steps = NUM_STEPS_WITH_DROPOUT if config.model.dropout else NUM_STEPS
+    epochs = options.epochs or min(max(round(num_steps / steps_per_epoch), MIN_EPOCHS), MAX_EPOCHS)
     changes = {"batch_tokens": int(tokens), "epochs": epochs}
     if not options.epochs:
         changes["evals_per_epoch"] = max(1, min(options.evals_per_epoch, MAX_EVALS // epochs))
