@@ -97,7 +97,7 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
     high: float
     """95% interval of the difference (`evaluation/compare.py`)"""
     together: float | None = None
-    """of the mean of both models' probabilities, if its gain over the run has an interval above 0"""
+    """accuracy of the mean of both models' probabilities, if it beats the run by more than chance"""
 
 
 def conclude(opened: run.Run) -> run.Run:
