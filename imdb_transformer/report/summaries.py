@@ -145,18 +145,15 @@ def yardstick_line(measured: "Yardstick") -> str:
 
 def yardstick(measured: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
-    line, config = yardstick_line(measured), f"{folder}/config.toml"
+    line, fit = yardstick_line(measured), ("baseline", "--config", f"{folder}/config.toml")
     if measured.together is not None:
         linear = f"{folder}-nb"
-        fit = command_line("baseline", "--config", config, "--run-dir", linear)
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
-        accuracy = percent(measured.together)
-        return f"{line}\nThe mean of both has {accuracy}. To use it:\n  {fit}\n  {predict}"
+        commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
+        return f"{line}\nThe mean of both has {percent(measured.together)}. To use it:\n{commands}"
     if measured.difference >= 0:
         return line
-    return (
-        f"{line}\nThe linear model is better here. To make it: {command_line('baseline', '--config', config)}"
-    )
+    return f"{line}\nThe linear model is better here. To make it: {command_line(*fit)}"
 
 
 def seeds(summary: "SeedsSummary") -> str:
