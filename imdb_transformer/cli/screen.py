@@ -36,12 +36,16 @@ OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate",
 _bars: list[Any] = []
 
 
-def show(text: str, stream: TextIO) -> None:
-    """Prints text. On a terminal with colours, the first word of an error, a note or a next step has one."""
+def show(text: str, stream: TextIO, *, erases_line: bool = False) -> None:
+    """Prints text. On a terminal with colours, the first word of an error, a note or a next step has one.
+
+    `erases_line` replaces the terminal's current line. One write does both: a ^C would come between two.
+    """
+    text = terminal.visible(text)
     if terminal.has_colours(stream):
-        text = "\n".join(map(_coloured, terminal.visible(text).split("\n")))
-        stream = terminal.beneath(stream)
-    print(text, file=stream, flush=True)
+        text = "\n".join(map(_coloured, text.split("\n")))
+    erases_line &= stream.isatty() and os.environ.get("TERM") != "dumb"
+    print(f"{ERASE_LINE * erases_line}{text}\n", end="", file=terminal.beneath(stream), flush=True)
 
 
 def note(text: str) -> None:
@@ -51,9 +55,7 @@ def note(text: str) -> None:
     screen = terminal.beneath(sys.stderr)
     above_bar = bool(_bars) and _is_shown(_bars[-1])
     with _bars[-1].external_write_mode(file=screen) if above_bar else nullcontext():
-        if above_bar:
-            _erase_line()  # the terminal's ^C stands behind the bar
-        show(text, sys.stderr)
+        show(text, sys.stderr, erases_line=above_bar)  # the terminal's ^C stands behind the bar
 
 
 def _is_shown(shown: Any) -> bool:
@@ -171,14 +173,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def exit_with(sentence: str, exit_code: int) -> None:
     """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
     close_bars()
-    _erase_line()
-    show(sentence, sys.stderr)
+    show(sentence, sys.stderr, erases_line=True)
     sys.exit(exit_code)
-
-
-def _erase_line() -> None:
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        print(end=ERASE_LINE, file=terminal.beneath(sys.stderr))
 
 
 def _remedy(error: object) -> str:
