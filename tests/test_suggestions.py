@@ -65,9 +65,16 @@ def test_only_missing_columns_are_suggested_with_their_names_quoted(tmp_path: Pa
     assert suggested_options(path, "utf-8", "my text", "label") == ""
 
 
-def test_nothing_is_suggested_where_several_columns_fit_or_none(tmp_path: Path) -> None:
-    two = [("a", "b", "c", "d"), *((f"{text}{i}", f"{text} {i}", label, label)
-           for i, (*_, text, label) in enumerate(german_rows()))]  # fmt: skip
+def test_if_several_columns_may_be_the_label_the_message_asks_which(tmp_path: Path) -> None:
+    rows = [(*HEADER, "Farbe"), *((*row, "rot" if i % 3 else "blau") for i, row in enumerate(german_rows()))]
+    with pytest.raises(DataError) as refused:
+        sources.read(DataConfig(source=str(write_csv(tmp_path / "r.csv", rows, "utf-8"))))
+    question = "Which of these is the label: 'Sterne', 'Farbe'?"
+    assert str(refused.value).endswith(f" {question} Perhaps: --text-column Kommentar")
+
+
+def test_nothing_is_suggested_where_several_texts_fit_or_none(tmp_path: Path) -> None:
+    two = [("a", "b"), *((f"{text}{i}", f"{text} {i}") for i, (*_, text, _) in enumerate(german_rows()))]
     assert suggested_options(write_csv(tmp_path / "two.csv", two), "cp1252", "text", "label") == ""
     few = [HEADER, *german_rows(9)]  # nine rows hold no five classes
     shown = suggested_options(write_csv(tmp_path / "few.csv", few), "cp1252", "text", "label")

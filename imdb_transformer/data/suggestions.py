@@ -15,13 +15,15 @@ READ_BYTES = 1 << 20
 WINDOWS = "cp1252"
 MIN_TEXT_LENGTH = 20  # characters on average; names and dates are shorter
 MAX_CLASSES = 20
+NUM_SHOWN = 12  # columns
 MIN_ROWS_PER_CLASS = 5  # on average; ids and dates repeat less
 
 
 def suggested_options(path: Path, encoding: str, text_column: str, label_column: str | None = None) -> str:
     """` Perhaps: --text-column body --label-column stars`; empty if no column is missing or none fits.
 
-    It depends on the first rows. With `label_column` None, only a text column is needed.
+    It depends on the first rows. If several columns may be the label, it asks which one is. With
+    `label_column` None, only a text column is needed.
     """
     if not path.is_file():  # a pipe can be read once
         return ""
@@ -38,10 +40,14 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     if any(name in column.to_pylist() for name, column in zip(rows.schema.names, rows.columns, strict=True)):
         return " The first line seems to be a review: it must name the columns."
     text = text_column if text_column in rows.schema.names else _text_like(rows)
-    similar = {"--text-column": text, "--label-column": _label_like(rows, text)}
+    labels = _label_like(rows, text)
+    similar = {"--text-column": text, "--label-column": labels[0] if len(labels) == 1 else None}
     words = [word for option in missing if (column := similar[option]) for word in (option, column)]
     words += ["--encoding", fitting] if fitting != encoding else []
-    return f" Perhaps: {shlex.join(words)}" if words else ""
+    advice = f" Perhaps: {shlex.join(words)}" if words else ""
+    if "--label-column" in missing and len(labels) > 1:
+        return f" Which of these is the label: {', '.join(map(repr, labels[:NUM_SHOWN]))}?{advice}"
+    return advice
 
 
 def _is_windows_text(path: Path, encoding: str) -> bool:
@@ -74,12 +80,12 @@ def _text_like(rows: pa.RecordBatch) -> str | None:
     return longest
 
 
-def _label_like(rows: pa.RecordBatch, text: str | None) -> str | None:
-    """The column with few different values, if there is only one."""
+def _label_like(rows: pa.RecordBatch, text: str | None) -> list[str]:
+    """The columns with few different values."""
     similar = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if name != text and name and not pa.types.is_nested(column.type):
             num_values = len(set(column.to_pylist()) - {None, ""})
             if 2 <= num_values <= min(MAX_CLASSES, len(column) // MIN_ROWS_PER_CLASS):
                 similar.append(name)
-    return similar[0] if len(similar) == 1 else None
+    return similar
