@@ -591,7 +591,7 @@ def test_training_prints_its_folder_and_hardware_once(config_path: Path, tmp_pat
     assert shown.stderr.count(f"training in {tmp_path / 'run'} on ") == 1
 
 
-def test_train_takes_a_file_of_reviews_and_names_the_run_after_it(
+def test_a_training_takes_a_file_of_reviews_and_names_the_run_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -611,6 +611,11 @@ def test_train_takes_a_file_of_reviews_and_names_the_run_after_it(
     assert opened.info.classes == ("1", "4.5")
     assert opened.config.data.source == "my.reviews.csv"
     assert opened.config.train.optimizer == "muon"  # base.toml's
+    table = ("my.reviews.csv", *columns, "--bad-rows", "skip", *options)
+    tokenized = json.loads(imdb_tx("tokenize", *table, "--json").stdout)
+    assert sum(split["num_reviews"] for split in tokenized["splits"].values()) == 120
+    assert imdb_tx("pretrain", *table).exit_code == 0
+    assert run.open_run(tmp_path / "runs" / "my-pretrain").info.kind == "encoder"
     (tmp_path / "skips.toml").write_text('data.bad_rows = "skip"\n')
     refused = imdb_tx(
         "train", "my.reviews.csv", *columns, "--config", "skips.toml", "--bad-rows", "fail", *options

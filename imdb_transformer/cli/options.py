@@ -145,6 +145,11 @@ Config = Annotated[
         autocompletion=complete_configs,
     ),
 ]  # fmt: skip
+CONFIG_HELP = "A config: a file, or a name in the package.  [default: base.toml with SOURCE, else demo.toml]"
+NamedConfig = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=complete_configs),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -189,6 +194,11 @@ Encoding = Annotated[
     str,
     typer.Option(metavar="NAME", help="Encoding, such as utf-8 or cp1252.", rich_help_panel=TABLE),
 ]
+
+
+def config_for(config: str | None, source: str | None) -> str:
+    """The config of a command that has `NamedConfig`."""
+    return config or ("base.toml" if source else "demo.toml")
 
 
 def table_keys(

@@ -9,10 +9,17 @@ from imdb_transformer.cli.options import command
 @command(
     options.DATA,
     """imdb-tx tokenize --config scratch.toml
-imdb-tx tokenize --config scratch.toml --set tokenizer.vocab_size=8000""",
+imdb-tx tokenize reviews.csv --text-column body --label-column stars""",
 )
 def tokenize(
-    config: options.Config = "demo.toml", overrides: options.Overrides = None, as_json: options.Json = False
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = "",
+    bad_rows: options.OnBadRows = None,
+    config: options.NamedConfig = None,
+    overrides: options.Overrides = None,
+    as_json: options.Json = False,
 ) -> None:
     """Train the tokenizer, and encode every split.
 
@@ -20,7 +27,8 @@ def tokenize(
     """
     from imdb_transformer import config_file
 
-    resolved = config_file.load(config, overrides or ())
+    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
+    resolved = config_file.load(options.config_for(config, source), [*table, *(overrides or ())])
     screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path

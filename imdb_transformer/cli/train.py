@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import RUNS, complete_configs, takes_run
+from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.cli.options import command, new_run_dir, run_name
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import summaries
@@ -23,11 +23,6 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-CONFIG_HELP = "A config: a file, or a name in the package.  [default: base.toml with SOURCE, else demo.toml]"
-NamedConfig = Annotated[
-    str | None,
-    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=complete_configs),
-]
 OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
 InitFrom = Annotated[
     Path | None,
@@ -65,7 +60,7 @@ def train(
     label_column: options.LabelColumn = None,
     encoding: options.Encoding = "",
     bad_rows: options.OnBadRows = None,
-    config: NamedConfig = None,
+    config: options.NamedConfig = None,
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
@@ -88,7 +83,7 @@ def train(
     table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
     start = [] if init_from is None else [f"train.init_from={json.dumps(str(init_from))}"]
     changes = [*table, *start, *(overrides or ())]
-    name = config or ("base.toml" if source else "demo.toml")
+    name = options.config_for(config, source)
     teachers = tuple(teacher or ())
     if seeds == 1:
         train_one(name, changes, run_dir, resume, "classifier", teachers, dry_run=dry_run, as_json=as_json)
