@@ -72,6 +72,12 @@ def test_an_option_that_is_a_key_is_answered_with_set(arguments: list[str], said
     assert "--set" not in imdb_tx("train", "--colour").stderr
 
 
+def test_a_wrong_choice_is_answered_with_the_right_ones() -> None:
+    ended = imdb_tx("train", "--bad-rows", "drop")
+    assert ended.exit_code == 2
+    assert ended.stderr.endswith("Invalid value for '--bad-rows': 'drop' is not one of 'fail', 'skip'.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "completions"),
     [

@@ -49,6 +49,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, before a wrong choice
             option = getattr(error, "option_name", "")
             takes_keys = any(param.name == "overrides" for param in self.params)
             if option.startswith("--") and takes_keys:
