@@ -135,6 +135,18 @@ def test_each_unlabelled_review_gets_its_teachers_probabilities(tiny: Tiny, tmp_
     assert len(np.unique(soft[:, 0])) > 50
 
 
+def test_the_epochs_of_a_student_depend_on_the_unlabelled_reviews_too(tiny: Tiny, tmp_path: Path) -> None:
+    make_baseline(tmp_path / "nb", tiny(), "nb")
+    config = tiny("train.epochs=0", "train.batch_tokens=64")
+    alone = prepare(config, "classifier", CPU)
+    student = prepare(config, "classifier", CPU, teachers=[tmp_path / "nb"], ask_teachers=False)
+    sizes = len(alone.train.lengths), len(student.train.lengths)
+    assert sizes[1] > 1.4 * sizes[0]
+    assert student.config.train.epochs == pytest.approx(
+        alone.config.train.epochs * sizes[0] / sizes[1], abs=1
+    )
+
+
 def test_a_teacher_that_may_have_seen_what_is_held_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     make_baseline(tmp_path / "all", tiny("data.held_out_fraction=0"), "nb")
     with pytest.raises(RunError, match="validation split"):

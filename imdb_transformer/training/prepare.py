@@ -67,7 +67,7 @@ def prepare(
             soft_labels = distillation.soft_labels(teachers, config, data.corpus)
         else:
             soft_labels = distillation.even_labels(config, data.corpus)
-    prepared = _prepared(resolved(config, data.splits["train"]), kind, hardware, data, soft_labels)
+    prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
         if isinstance(prepared.model, Classifier):
@@ -119,7 +119,7 @@ def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str
 def _prepared(
     config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
 ) -> Prepared:
-    """The model for encoded reviews. An encoder learns training and unlabelled text."""
+    """The model for encoded reviews. An encoder, and a student, learn training and unlabelled reviews."""
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")
@@ -139,7 +139,7 @@ def _prepared(
         num_classes = len(data.corpus.manifest.classes)
         config, train = _with_stars(config, data.corpus, train)
         model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)
-    model = model.to(hardware.device)
+    config, model = resolved(config, train), model.to(hardware.device)
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
 
 
