@@ -79,7 +79,7 @@ def test_pruning_leaves_unfinished_runs_alone(tiny: Tiny, tmp_path: Path) -> Non
     assert (tmp_path / "half" / "checkpoints" / "last").exists()
 
 
-def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path) -> None:
+def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, archive, config = tmp_path / "reviews.csv", tmp_path / "aclImdb_v1.tar.gz", tmp_path / "mine.toml"
     for path in (table, archive, config):
         path.touch()
@@ -88,6 +88,13 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path) -> None:
     for source in ("hub", "demo", str(archive), str(tmp_path)):
         assert run_name("scratch", "scratch.toml", source) == "scratch"
     assert run_name("mine", str(config), str(table)) == "mine"
+    split = tmp_path / "split.set"
+    split.mkdir()
+    assert run_name("base", "base.toml", str(split)) == "base"
+    (split / "train.csv").touch()
+    assert run_name("base", "base.toml", f"{split}/") == "split.set"
+    monkeypatch.chdir(split)
+    assert run_name("base", "base.toml", ".", ending="-nb") == "split.set-nb"
     export = tmp_path / "my reviews  (May).csv.gz"
     export.touch()
     assert run_name("scratch", "scratch.toml", str(export)) == "my-reviews-(May)"

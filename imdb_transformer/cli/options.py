@@ -123,11 +123,16 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
-    """A new run's name: `usual`, or the table's name and `ending` if a shipped config trains on a table."""
-    table = Path(source)
-    if Path(config).is_file() or not table.is_file() or table.name.endswith(ARCHIVES):
+    """A new run's name: `usual`, or that of the reviews and `ending` if a shipped config trains on a table.
+
+    A folder with `train.csv` or the like counts as a table.
+    """
+    path = Path(source)
+    is_table = path.is_file() and not path.name.endswith(ARCHIVES)
+    if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
         return usual
-    return "-".join(table.name.split(".")[0].split()) + ending  # a name that needs no quotes
+    name = path.name.split(".")[0] if is_table else path.resolve().name
+    return "-".join(name.split()) + ending  # it needs no quotes
 
 
 def new_run_dir(name: str) -> Path:
