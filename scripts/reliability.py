@@ -5,7 +5,7 @@
     python scripts/reliability.py --short                          a few of each, as tests/test_reliability.py
     python scripts/reliability.py --only kill-anywhere
 
-About two hours on 2 cores in the long form. Needs Linux; failing writes need a C compiler.
+About half an hour on 2 cores in the long form. Needs Linux; failing writes need a C compiler.
 """
 
 import argparse
