@@ -203,7 +203,7 @@ Encoding = Annotated[
 
 
 def config_for(config: str | None, source: str | None) -> str:
-    """The config of a command that has `NamedConfig`."""
+    """The config that was named, or else the default, which depends on SOURCE (see `CONFIG_HELP`)."""
     return config or ("base.toml" if source else "demo.toml")
 
 

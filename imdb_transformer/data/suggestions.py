@@ -15,7 +15,7 @@ READ_BYTES = 1 << 20
 WINDOWS = "cp1252"
 MIN_TEXT_LENGTH = 20  # characters on average; names and dates are shorter
 MAX_CLASSES = 20
-NUM_SHOWN = 12  # columns
+MAX_SHOWN = 12  # columns in the question which of them is the label
 MIN_ROWS_PER_CLASS = 5  # on average; ids and dates repeat less
 
 
@@ -46,7 +46,7 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     words += ["--encoding", fitting] if fitting != encoding else []
     advice = f" Perhaps: {shlex.join(words)}" if words else ""
     if "--label-column" in missing and len(labels) > 1:
-        return f" Which of these is the label: {', '.join(map(repr, labels[:NUM_SHOWN]))}?{advice}"
+        return f" Which of these is the label: {', '.join(map(repr, labels[:MAX_SHOWN]))}?{advice}"
     return advice
 
 
