@@ -29,7 +29,7 @@ def warn(message: str) -> None:
     """Gives a DataWarning, which names the line outside the package that began the work."""
     package = __name__.partition(".")[0]
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == package:
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in (package, "contextlib"):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DataWarning, stacklevel=level)
 

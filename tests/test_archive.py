@@ -163,3 +163,8 @@ def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> Non
     assert read(f"{served}/tiny.tar.gz") == read(path)
     with pytest.raises(DataError, match="File not found"):
         read(f"{served}/none.tar.gz")
+
+
+def test_a_member_in_a_folder_called_dot_is_read(tmp_path: Path) -> None:
+    files = {**FILES, "aclImdb/./train/pos/./7_9.txt": "Fine."}
+    assert read(make_archive(tmp_path / "a.tar.gz", files=files)).splits["train"].texts

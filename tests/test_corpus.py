@@ -8,7 +8,7 @@ import pytest
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, holdout
 from imdb_transformer.data.reviews import Reviews, Rows
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, DataWarning
 from tests.conftest import write_jsonl
 
 
@@ -282,3 +282,9 @@ def test_relative_and_absolute_paths_use_the_same_stored_corpus(
 def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:
     default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
     assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)
+
+
+def test_reviews_without_words_are_counted_in_a_warning(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "r.jsonl", [f"review {i}" for i in range(40)] + ["", " "], ["a", "b"] * 21)
+    with pytest.warns(DataWarning, match="without any words: 2"):
+        corpus.ensure(DataConfig(source=str(tmp_path / "r.jsonl"), data_dir=str(tmp_path / "data")))

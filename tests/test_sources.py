@@ -225,3 +225,52 @@ def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
         warnings.simplefilter("error")
         from_named_labels(columns, origin="r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
         from_named_labels({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
+
+
+def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path: Path) -> None:
+    (tmp_path / "reviews_train.csv").write_text("text;label\na;02100\nb;NA\ntorn\n")
+    (tmp_path / "reviews_test.csv").write_text("text;label\nc;02100\n")
+    with pytest.raises(DataError, match=r"reviews_train\.csv: line 4"):
+        read(tmp_path)
+    with pytest.warns(DataWarning, match="rows left out: 1"):
+        reviews = read(tmp_path, bad_rows="skip")
+    assert reviews.classes == ("02100", "NA")
+    assert reviews.splits["test"].texts == ["c"]
+
+
+def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
+    for name in ("train.csv", "reviews_test.csv", "unlabeled.csv"):
+        write_csv(tmp_path, ["a", "b"], ["pos", "neg"], name)
+    with pytest.warns(DataWarning, match=r"not read: reviews_test\.csv, unlabeled\.csv"):
+        assert [*read(tmp_path).splits] == ["train"]
+
+
+def test_a_label_that_is_nan_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('[{"text": "a", "label": 1.0}, {"text": "b", "label": NaN}]')
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "r.parquet")
+    for name in ("r.json", "r.parquet"):
+        with pytest.raises(DataError, match="row 2 has no label"):
+            read(tmp_path / name)
+
+
+def test_bad_rows_of_the_hubs_layout_can_be_left_out(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", None, "c", "d"], "label": ["x", "y", "", "y"]})
+    pq.write_table(table, tmp_path / "train-00000-of-00001.parquet")
+    with pytest.raises(DataError, match="row 2 has no 'text'"):
+        read(tmp_path)
+    with pytest.warns(DataWarning, match=r"left out: 2(.|\n)*row 3 of train has no label"):
+        assert read(tmp_path, bad_rows="skip").splits["train"].texts == ["a", "d"]
+
+
+def test_a_view_of_text_in_parquet_is_text(tmp_path: Path) -> None:
+    views = pa.array(["a", "b"], pa.string_view())
+    pq.write_table(pa.table({"text": views, "label": views}), tmp_path / "r.parquet")
+    assert read(tmp_path / "r.parquet").splits["train"].texts == ["a", "b"]
+
+
+def test_a_type_in_a_message_is_shortened(tmp_path: Path) -> None:
+    columns = {"text": {str(i): "a" for i in range(999)}, "label": {str(i): 1 for i in range(999)}}
+    (tmp_path / "r.json").write_text(json.dumps(columns))
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "r.json")
+    assert len(str(refused.value)) < 300

@@ -204,3 +204,42 @@ def test_lines_before_a_bad_one_are_passed_on(tmp_path: Path) -> None:
     assert next(blocks)[0].column("text").to_pylist() == ["one"]
     with pytest.raises(DataError, match="line 2 is not UTF-8"):
         next(blocks)
+
+
+@pytest.mark.parametrize(
+    "later", ['{"text": "c", "n": 1.5}', '{"text": "c", "n": 2, "of": {"a": 1, "b": 2}}']
+)
+def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """A label of 1.5 is not cut to 1, and no field is lost."""
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    lines = [
+        '{"text": "a", "n": 1, "of": {"a": 1}}',
+        '{"text": "b", "n": 2}',
+        later,
+        '{"text": "d", "n": 3.0}',
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    told: list[str] = []
+    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    assert [n for batch, _ in blocks for n in batch.column("n").to_pylist()] == [1, 2, 3]
+    assert len(told) == 1
+    assert "line 3 does not fit the rows before it" in told[0]
+
+
+def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "r.tsv").write_text('label\ttext\na\tfine\nb\t"Oh", he said\na\tno end"\nb\tdull\n')
+    (tmp_path / "s.tsv").write_text('label\ttext\na\tfine\nb\t"Oh, he said\na\tno end"\nb\tdull\n')
+    for name in ("r.tsv", "s.tsv"):
+        with pytest.raises(DataError, match="line 3"):
+            rows_of(tmp_path / name)
+    (tmp_path / "t.tsv").write_text('label\ttext\na\t"two\nlines"\n')
+    assert rows_of(tmp_path / "t.tsv") == [{"label": "a", "text": "two\nlines"}]
+
+
+def test_if_all_rows_are_bad_the_message_does_not_say_that_there_are_none(tmp_path: Path) -> None:
+    for name, content in (("r.csv", "text,label\na\nb\n"), ("r.jsonl", "1\n2\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match="has only bad rows"):
+            sources.read(DataConfig(source=str(tmp_path / name), bad_rows="skip"))

@@ -137,7 +137,9 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:
     columns: NamedColumns = {}
     for path, content in files:
-        split, folder = Path(path).parts[-3:-1]
+        if (place := REVIEW.search(path)) is None:
+            continue
+        split, folder = place.groups()
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:

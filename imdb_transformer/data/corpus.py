@@ -20,7 +20,7 @@ from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.holdout import hold_out, share_of, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, measure
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, warn
 from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
@@ -92,8 +92,8 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
 
 
 def is_stored(config: DataConfig) -> bool:
-    """Whether the reviews of a source have been imported."""
-    return (corpus_folder(config) / MANIFEST).exists()
+    """Whether the reviews of a source have been imported and have not changed since. Raises DataError."""
+    return _usable(config, corpus_folder(config), (), known="") is not None
 
 
 def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) -> Corpus | None:
@@ -157,6 +157,16 @@ def read_split(corpus: Corpus, split: str) -> Rows:
     return rows
 
 
+def learnt_texts(config: DataConfig, known: str) -> set[str]:
+    """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
+    with suppress(DataError):
+        stored = open_stored(corpus_folder(config))
+        if stored.content_hash == known:
+            names = {"train", "validation"} & stored.manifest.splits.keys()
+            return set().union(*(read_split(stored, name).texts for name in names))
+    return set()
+
+
 def corpus_folder(config: DataConfig) -> Path:
     """The folder of a source's stored corpus. Its name depends on every setting that changes the content."""
     place = str(Path(config.source).resolve()) if _is_local(config) else config.source
@@ -194,6 +204,8 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
     official = _official_splits(reviews, config.source)
     statistics = measure(reviews)
+    if num_empty := sum(each.num_empty for each in statistics):
+        warn(f"reviews without any words: {num_empty:,}")
     splits = hold_out(reviews, config, is_imdb="train" in official)
     with files.whole_folder(folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}

@@ -99,8 +99,9 @@ def _warn_of_spellings(classes: Iterable[str]) -> None:
 
 
 def label_name(value: object) -> str | None:
-    """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label."""
-    name = "" if value is None else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
+    """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label, or NaN."""
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    name = "" if is_missing else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 

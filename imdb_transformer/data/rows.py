@@ -1,4 +1,4 @@
-"""Reads rows of plain lines, CSV, JSON and Excel.
+"""Reads rows of plain lines, CSV and Excel; `json_rows.py` reads those of JSON.
 
 A row has a number, a size in characters, and its cells by column. `bad_row` is called with the number of a
 malformed row and a description of the problem; the row is left out.
@@ -7,7 +7,6 @@ malformed row and a description of the problem; the row is left out.
 import codecs
 import csv
 import io
-import json
 import re
 import time
 import warnings
@@ -31,8 +30,6 @@ SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 ZIP = "PK\x03\x04"
 """how ZIP archives and .xlsx files begin"""
-MAX_NESTING = 100
-JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 
 
@@ -130,10 +127,12 @@ def read_delimited(
     csv.field_size_limit(MAX_REVIEW_BYTES)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     names = next(reader, [])
-    return names, _rows_of(reader, names, num_before, encoding, bad_row)
+    return names, _rows_of(reader, names, delimiter, num_before, encoding, bad_row)
 
 
-def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_row: BadRow) -> Iterator[Row]:
+def _rows_of(
+    reader: Any, names: list[str], delimiter: str, num_before: int, encoding: str, bad_row: BadRow
+) -> Iterator[Row]:  # fmt: skip
     while True:
         number, problem = num_before + reader.line_num + 1, ""
         try:
@@ -146,6 +145,8 @@ def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_
                 continue
             if len(row) != len(names):
                 problem = f"has another number of fields than the header ({len(row)}, not {len(names)})"
+            elif delimiter != "," and any("\n" in cell and delimiter in cell for cell in row):
+                problem = "has a quoted cell that seems to hold several rows"
             elif UNDECODED.search("".join(row)):
                 problem = undecodable(encoding)
         if not problem:
@@ -153,54 +154,6 @@ def _rows_of(reader: Any, names: list[str], num_before: int, encoding: str, bad_
         else:
             last = num_before + reader.line_num
             bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
-
-
-def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
-    """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
-    first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
-    values: Iterable[tuple[int, int, Any]]
-    if first.lstrip().startswith("["):
-        text = "".join(chain([first], lines))
-        array = _parsed(text, encoding)
-        values = ((number, len(text) // len(array), value) for number, value in enumerate(array, 1))
-    else:
-        values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
-    for number, size, value in values:
-        if isinstance(value, dict):
-            yield number, size, value
-        else:
-            bad_row(number, 'is not a JSON object such as {"text": ...}')
-
-
-def _parsed_lines(
-    lines: Iterable[tuple[int, str]], encoding: str, bad_row: BadRow
-) -> Iterator[tuple[int, int, Any]]:
-    for number, line in lines:
-        if line.strip():
-            try:
-                value = _parsed(line, encoding)
-            except ValueError as error:
-                bad_row(number, str(error))
-            else:
-                yield number, len(line), value
-
-
-def _parsed(text: str, encoding: str) -> Any:
-    """The value of a JSON text. Raises ValueError with a description of the problem.
-
-    Later steps follow brackets by recursion: a few thousand levels would kill the process.
-    """
-    if UNDECODED.search(text):
-        raise ValueError(undecodable(encoding))
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", JSON_STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > MAX_NESTING:
-            raise ValueError(f"nests lists or objects more than {MAX_NESTING} deep")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"is not JSON ({error})") from None
 
 
 def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:

@@ -5,10 +5,10 @@ into its cache.
 """
 
 import errno
-import json
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from imdb_transformer.data.reviews import (
     SPLITS,
     Reviews,
     from_named_labels,
-    refuse,
     refuse_row,
 )
 from imdb_transformer.data.suggestions import suggested_options
@@ -69,19 +68,19 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     if root := archive.root_of_tree(folder):
         return archive.read_tree(root)
-    files = _tables_by_split(folder)
-    if files and ("train" in files or classes):
-        return _read_tables(files, config, classes)
     loose = [path for path in sorted(folder.iterdir()) if path.is_file() and tables.is_table(path)]
+    files = _tables_by_split(folder, loose)
+    if files and ("train" in files or classes):
+        if unused := ", ".join(path.name for path in loose if path not in files.values()):
+            warn(f"{folder}: not read: {unused:.200}. Only files called {', '.join(SPLITS)} are.")
+        return _read_tables(files, config, classes)
     if not loose or _has_card(folder) or (not files and any(map(_splits_named, loose))):
         return _read_hub_layout(folder, config)
     if files or len(loose) == 1:
-        return _read_tables(files or {"train": loose[0]}, config)
+        return _read_tables(files or {"train": loose[0]}, config, classes)
     names = ", ".join(path.name for path in loose[:10])
-    raise DataError(
-        f"{folder} has several tables and none is called train: {names}. Name one of them as the source, or "
-        "rename them to train and test."
-    )
+    advice = "Name one of them as the source, or rename them to train and test."
+    raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
 
 
 def _has_card(folder: Path) -> bool:
@@ -96,43 +95,55 @@ def _splits_named(path: Path) -> set[str]:
     return {*words}.intersection(SPLITS)
 
 
-def _tables_by_split(folder: Path) -> dict[str, Path]:
-    """The table files of a folder that are named after splits."""
+def _tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
+    """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
+
+    Other layouts are left to `datasets`: Parquet files with longer names, and several files of a split.
+    """
     files: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
+    for path in loose:
         name = path.name.partition(".")[0].lower()
         split = SPLIT_ALIASES.get(name, name)
-        if path.is_file() and tables.is_table(path) and split in SPLITS:
+        if split in SPLITS:
             if split in files:
                 raise DataError(f"{folder} has two files for {split}: {files[split].name} and {path.name}.")
             files[split] = path
-    return files
+    if files or _has_card(folder):
+        return files
+    named = [(split, path) for path in loose for split in _splits_named(path)]
+    files = dict(named)
+    is_hubs = all(tables.suffix_of(path) == ".parquet" for path in loose)
+    return {} if is_hubs or not len(files) == len(named) == len({*files.values()}) else files
 
 
-def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
-    """Reviews of one table file for each split."""
+@contextmanager
+def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
+    """What to call for a bad row. At the end, a warning counts those that were left out."""
     reported: list[str] = []
     skip = tables.Skip(reported.append)
-    bad_row = skip if config.bad_rows == "skip" else refuse_row
-    columns, numbers = {}, {}
-    for split, path in files.items():
-        needed = _columns_needed(split, config)
-        try:
-            schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
-        except DataError as error:
-            raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
-        texts, labels, numbers[split] = _texts_and_labels(blocks, schema, split, config, path, bad_row)
-        columns[split] = texts, labels
-        if not numbers[split]:
-            raise DataError(f"{path} has a header and no rows.")
-    reviews = from_named_labels(
-        columns, origin=config.source, classes=classes, bad_row=bad_row,
-        place=lambda split, i: tables.place(files[split], numbers[split][i]),
-    )  # fmt: skip
+    yield skip if config.bad_rows == "skip" else refuse_row
     if skip.num_rows:
-        message = "\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported])
-        warn(message)
-    return reviews
+        warn("\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported]))
+
+
+def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str]) -> Reviews:
+    """Reviews of one table file for each split."""
+    with _bad_rows(config) as bad_row:
+        columns, numbers = {}, {}
+        for split, path in files.items():
+            needed = _columns_needed(split, config)
+            try:
+                schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
+            except DataError as error:
+                raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
+            columns[split], numbers[split] = _columns(blocks, schema, split, config, path, bad_row)
+            if not numbers[split]:
+                has_bad = isinstance(bad_row, tables.Skip) and bad_row.num_rows
+                raise DataError(f"{path} has {'only bad rows' if has_bad else 'a header and no rows'}.")
+        return from_named_labels(
+            columns, origin=config.source, classes=classes, bad_row=bad_row,
+            place=lambda split, i: tables.place(files[split], numbers[split][i]),
+        )  # fmt: skip
 
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
@@ -143,19 +154,19 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     )
 
 
-def _texts_and_labels(
+def _columns(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
-    bad_row: tables.Report = refuse,
-) -> tuple[list[str], list[object], list[int]]:  # fmt: skip
-    """The texts, labels and row numbers of a table. In `unsupervised` the labels are None."""
+    bad_row: tables.Report,
+) -> tuple[tuple[list[str], list[object]], list[int]]:  # fmt: skip
+    """The texts and labels of a table, and their row numbers. In `unsupervised` the labels are None."""
     texts: list[str] = []
     labels: list[object] = []
     numbers: list[int] = []
     is_labelled = split != "unsupervised"
-    names = _class_names(schema, config.label_column) if is_labelled else None
+    names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
     if pa.types.is_nested(kind) or (names and not pa.types.is_integer(kind)):
-        raise DataError(f"{origin}: column {config.label_column!r} holds {kind}, not labels.")
+        raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.")
     by_index = dict(enumerate(names or ()))
     for batch, batch_numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
@@ -164,16 +175,7 @@ def _texts_and_labels(
         numbers += batch_numbers
         values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(batch_numbers)
         labels += values if names is None else map(by_index.get, values)  # None if it is outside the classes
-    return texts, labels, numbers
-
-
-def _class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """The classes of a ClassLabel column, which `datasets` writes into the metadata of a table."""
-    try:
-        metadata = json.loads((schema.metadata or {})[b"huggingface"])
-        return [str(name) for name in metadata["info"]["features"][column]["names"]]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return None
+    return (texts, labels), numbers
 
 
 def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
@@ -218,19 +220,23 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
-    columns = {}
-    try:
-        for loaded_name, rows in datasets.load_dataset(name, **options).items():
-            split = SPLIT_ALIASES.get(loaded_name, loaded_name)
-            tables.check_columns(rows.column_names, _columns_needed(split, config), name)
-            table = rows.with_format("arrow")[:].combine_chunks()
-            blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
-            origin = f"{name}, split {split}"
-            columns[split] = _texts_and_labels(blocks, table.schema, split, config, origin)[:2]
-    except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
-        # offline it is a ConnectionError, an OSError
-        raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
-    return from_named_labels(columns, origin=name)
+    with _bad_rows(config) as bad_row:
+        columns, numbers = {}, {}
+        try:
+            for loaded_name, rows in datasets.load_dataset(name, **options).items():
+                split = SPLIT_ALIASES.get(loaded_name, loaded_name)
+                tables.check_columns(rows.column_names, _columns_needed(split, config), name)
+                table = rows.with_format("arrow")[:].combine_chunks()
+                blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
+                read = _columns(blocks, table.schema, split, config, f"{name}, split {split}", bad_row)
+                columns[split], numbers[split] = read
+        except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
+            # offline it is a ConnectionError, an OSError
+            raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
+        return from_named_labels(
+            columns, origin=name, bad_row=bad_row,
+            place=lambda split, i: f"{name}: row {numbers[split][i]} of {split}",
+        )  # fmt: skip
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ The first line is 1.
 
 import csv
 import gzip
+import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import rows
+from imdb_transformer.data.json_rows import check_kept, read_json, schema_of
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, refuse
 from imdb_transformer.errors import DataError
 
@@ -79,7 +81,10 @@ def open_table(
 def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any) -> Iterator[Any]:
     """The schema, then the blocks. The file is open until the last one is taken."""
 
+    bad: list[int] = []
+
     def report(number: int, problem: str) -> None:
+        bad.append(number)
         bad_row(f"{place(path, number)} {problem}")
 
     suffix = suffix_of(path)
@@ -92,7 +97,7 @@ def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report,
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
         elif suffix in JSON:
-            contents = _blocks(rows.read_json(lines, encoding, report), report)
+            contents = _blocks(read_json(lines, encoding, report), report)
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report))
         elif suffix == ".xlsx":
@@ -102,7 +107,7 @@ def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report,
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
-            raise DataError(f"{path} is empty.")
+            raise DataError(f"{path} {'has only bad rows' if bad else 'is empty'}.")
         check_columns(schema.names, wanted, path)
         yield schema
         yield from contents
@@ -130,12 +135,11 @@ def _blocks(records: Iterable[rows.Row], report: rows.BadRow) -> Iterator[Any]:
     """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
-    names = dict.fromkeys(name for _, _, cells in first for name in cells)
-    schema = pa.schema([(name, _type_of([cells.get(name) for _, _, cells in first])) for name in names])
+    schema = schema_of([cells for _, _, cells in first])
     yield schema
     for part in chain([first] if first else [], parts):
         try:
-            yield _as_block(part, schema)
+            yield _json_block(part, schema)
         except UNFIT:
             yield _as_block([row for row in part if _fits(row, schema, report)], schema)
 
@@ -153,24 +157,6 @@ def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
             part, size = [], 0
 
 
-def _type_of(values: list[Any]) -> pa.DataType:
-    """The type of all values, or else of the first: rows of another type are reported on conversion."""
-    try:
-        return _without_nulls(pa.array(values).type)
-    except (pa.ArrowException, UnicodeError):  # the latter for a lone surrogate
-        first = next(value for value in values if value is not None)
-        return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
-
-
-def _without_nulls(kind: pa.DataType) -> pa.DataType:
-    """The type with text in place of nulls: later rows may have a text there."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_without_nulls(kind.value_type))
-    return pa.string() if pa.types.is_null(kind) else kind
-
-
 def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
     names = set(schema.names)
     for _, _, cells in part:
@@ -180,9 +166,14 @@ def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
     return batch, [number for number, _, _ in part]
 
 
+def _json_block(part: list[rows.Row], schema: pa.Schema) -> Block:
+    check_kept([cells for _, _, cells in part], schema)
+    return _as_block(part, schema)
+
+
 def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
     try:
-        _as_block([row], schema)
+        _json_block([row], schema)
     except UNFIT as error:
         report(row[0], f"does not fit the rows before it ({error})")
         return False
@@ -196,20 +187,22 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     if path.is_fifo():  # pyarrow would open it a second time, and wait for another writer
         raise ValueError("it is a pipe, and this format needs a file")
     file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
-    yield file.schema_arrow
+    fields = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in file.schema_arrow]
+    schema = pa.schema(fields, file.schema_arrow.metadata)  # pyarrow cannot filter views
+    yield schema
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     few = min(ROWS_AT_ONCE, max(1, BLOCK_BYTES // max(row_bytes, 1)))
-    start, waiting = 1, file.schema_arrow.empty_table()
+    start, waiting = 1, schema.empty_table()
     for batch in chain(file.iter_batches(batch_size=few), [None]):
         if batch is not None:
             batch.validate(full=True)  # finds text that is not UTF-8
-            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
+            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
         if batch is None or waiting.num_rows >= BLOCK_ROWS or waiting.nbytes >= BLOCK_BYTES:
             for merged in waiting.combine_chunks().to_batches():
                 yield merged, range(start, start + merged.num_rows)
                 start += merged.num_rows
-            waiting = file.schema_arrow.empty_table()
+            waiting = schema.empty_table()
 
 
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
@@ -225,6 +218,15 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
         )
 
 
+def class_names(schema: pa.Schema, column: str) -> list[str] | None:
+    """The classes of a ClassLabel column, which `datasets` writes into the metadata of a table."""
+    try:
+        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        return [str(name) for name in metadata["info"]["features"][column]["names"]]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
 def with_text(
     blocks: Iterable[Block], column: str, origin: Path | str, *,
     bad_row: Report = refuse, may_be_blank: bool,
@@ -235,7 +237,7 @@ def with_text(
     for batch, numbers in blocks:
         texts = batch.column(column)
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-            raise DataError(f"{origin}: column {column!r} holds {texts.type}, not text.")
+            raise DataError(f"{origin}: column {column!r} holds {texts.type!s:.60}, not text.")
         has_text = (
             texts.is_valid() if may_be_blank else compute.not_equal(compute.utf8_trim_whitespace(texts), "")
         )

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from imdb_transformer.errors import RunError
@@ -68,8 +68,9 @@ def _wait_for(file: Path) -> int:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         take(descriptor, wait=True)
         # The last holder removed its file, and a third process may have made another one.
-        if file.exists() and os.path.samestat(file.stat(), os.fstat(descriptor)):
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(file.stat(), os.fstat(descriptor)):
+                return descriptor
         os.close(descriptor)
 
 

@@ -1,0 +1,101 @@
+"""Reads rows of JSON lines and of JSON arrays, and finds the types of their columns."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
+
+MAX_NESTING = 100
+JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
+
+
+def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
+    """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
+    first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
+    values: Iterable[tuple[int, int, Any]]
+    if first.lstrip().startswith("["):
+        text = "".join(chain([first], lines))
+        array = _parsed(text, encoding)
+        values = ((number, len(text) // len(array), value) for number, value in enumerate(array, 1))
+    else:
+        values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
+    for number, size, value in values:
+        if isinstance(value, dict):
+            yield number, size, value
+        else:
+            bad_row(number, 'is not a JSON object such as {"text": ...}')
+
+
+def _parsed_lines(
+    lines: Iterable[tuple[int, str]], encoding: str, bad_row: BadRow
+) -> Iterator[tuple[int, int, Any]]:
+    for number, line in lines:
+        if line.strip():
+            try:
+                value = _parsed(line, encoding)
+            except ValueError as error:
+                bad_row(number, str(error))
+            else:
+                yield number, len(line), value
+
+
+def _parsed(text: str, encoding: str) -> Any:
+    """The value of a JSON text. Raises ValueError with a description of the problem.
+
+    Later steps follow brackets by recursion: a few thousand levels would kill the process.
+    """
+    if UNDECODED.search(text):
+        raise ValueError(undecodable(encoding))
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", JSON_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_NESTING:
+            raise ValueError(f"nests lists or objects more than {MAX_NESTING} deep")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({error})") from None
+
+
+def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
+    """A column for each key, with the type of its values: a label may be a number."""
+    names = dict.fromkeys(name for cells in records for name in cells)
+    return pa.schema([(name, _type_of([cells.get(name) for cells in records])) for name in names])
+
+
+def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
+    """Raises ValueError, or an error of pyarrow, if the schema's columns would change the values.
+
+    pyarrow itself cuts 1.9 to 1 in a column of integers, and drops new fields of an object.
+    """
+    for field in schema:
+        if pa.types.is_integer(field.type) or pa.types.is_nested(field.type):
+            found = pa.array([cells.get(field.name) for cells in records])
+            found.cast(field.type)
+            pair = [pa.schema([field.with_name("both")]), pa.schema([("both", found.type)])]
+            both = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+            if pa.types.is_nested(both) and both != field.type:
+                raise ValueError(f"{field.name!r} has an additional field")
+
+
+def _type_of(values: list[Any]) -> pa.DataType:
+    """The type of all values, or else of the first: rows of another type are reported on conversion."""
+    try:
+        return _without_nulls(pa.array(values).type)
+    except (pa.ArrowException, UnicodeError):  # the latter for a lone surrogate
+        first = next(value for value in values if value is not None)
+        return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of nulls: later rows may have a text there."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_without_nulls(kind.value_type))
+    return pa.string() if pa.types.is_null(kind) else kind
