@@ -333,3 +333,19 @@ def test_scores_are_printed_even_if_they_cannot_be_written(trained: Path, tmp_pa
     assert "calibration error" in ended.stdout
     assert "written to" not in ended.stdout
     assert isinstance(ended.exception, OSError)
+
+
+def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    stored, _ = corpus.ensure(run.open_run(folder).config.data)
+    learnt = corpus.read_split(stored, "train").texts[:30]
+    texts = [*learnt, *(f"a film {i}" for i in range(10))]
+    write_jsonl(tmp_path / "o.jsonl", texts, ["neg", "pos"] * 20)
+    with pytest.warns(DataWarning, match="30 of the 40 reviews of .* were learnt"):
+        evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))
+    assert evaluation.slices[CLEAN].num_examples == 10
+
+
+def test_an_unknown_key_of_the_data_is_refused(trained: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sourc.*Did you mean data\.source"):
+        evaluate(trained, sourc="x.csv")

@@ -16,16 +16,19 @@ from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tables import is_table
-from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.errors import ConfigError, DataError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor, load_model, locate
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
+
+Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or exported file
 
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
@@ -35,7 +38,7 @@ LOG_TEMPERATURES = (-3.0, 3.0)  # a factor of 20 either way
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
-"""The slice of test without the reviews that are in train or validation as well"""
+"""The slice without the reviews that are in the training or validation split as well"""
 
 
 class Predictions(NamedTuple):
@@ -101,13 +104,19 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split; choose another.")
     predictor = Predictor.load(*paths)
-    config = opened.config.data.model_copy(update={key: value for key, value in data.items() if value})
-    rows, stored = _reviews_of(config, split, located, is_own=source is None)
+    keys = opened.config.data.model_dump() | {key: value for key, value in data.items() if value}
+    config = config_file.parse({"data": keys}, origin="evaluate").data
+    rows = _reviews_of(config, split, located, is_own=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
-    slices = _slices(rows.texts, predictor, stored if split == "test" and source is None else None)
+    slices = _slices(rows.texts, predictor)
+    is_new = _new_reviews(rows.texts, located, config.data_dir)
+    if source and not is_new.all():
+        warn(f"{(~is_new).sum():,} of the {len(is_new):,} reviews of {source} were learnt in training")
+    if split == "test" if source is None else not is_new.all():
+        slices[CLEAN] = is_new
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
@@ -130,10 +139,8 @@ def split_of(source: str | None, split: str | None) -> str:
     return split or (ALL if is_file else "test")
 
 
-def _reviews_of(
-    config: DataConfig, split: str, located: Sequence[tuple[run.Run, Path]], *, is_own: bool
-) -> tuple[Rows, corpus.Corpus | None]:
-    """The reviews of a split, and its stored corpus. Raises DataError if they do not fit the runs."""
+def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: bool) -> Rows:
+    """The reviews of a split. Raises DataError if they do not fit the runs."""
     info = located[0][0].info
     if split == ALL:
         reviews = sources.read(config, info.classes)
@@ -143,7 +150,7 @@ def _reviews_of(
         labels = list(chain.from_iterable(rows.labels for rows in labelled))
         if not texts:
             raise DataError(f"{config.source} has no review with a label.")
-        return Rows(texts, labels), None
+        return Rows(texts, labels)
     stored, _ = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
     for each, _ in located:
         if is_own and stored.content_hash != each.info.corpus_hash:
@@ -151,11 +158,13 @@ def _reviews_of(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
                 "may contain some of them. To evaluate on it anyway, name it with --source."
             )
+    if split == "test" and split not in stored.manifest.splits:
+        raise DataError(f"{config.source} has no test split. Name another: --split validation.")
     _check_classes(stored.manifest.classes, config.source, located)
-    return encoded.rows_of(config, stored, split), stored
+    return encoded.rows_of(config, stored, split)
 
 
-def _check_classes(classes: Sequence[str], source: str, located: Sequence[tuple[run.Run, Path]]) -> None:
+def _check_classes(classes: Sequence[str], source: str, located: Located) -> None:
     for each, _ in located:
         if tuple(classes) != each.info.classes:
             raise DataError(
@@ -164,7 +173,7 @@ def _check_classes(classes: Sequence[str], source: str, located: Sequence[tuple[
             )
 
 
-def _names(located: Sequence[tuple[run.Run, Path]], predictor: Predictor) -> str:
+def _names(located: Located, predictor: Predictor) -> str:
     """The checkpoints and their steps, such as `best (step 300)`."""
     return " + ".join(
         f"{f'{each.folder.name}/' if len(located) > 1 else ''}{folder.name} (step {model.step})"
@@ -172,7 +181,7 @@ def _names(located: Sequence[tuple[run.Run, Path]], predictor: Predictor) -> str
     )
 
 
-def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str) -> Path:
+def _file(located: Located, split: str, corpus_name: str) -> Path:
     """The evaluation's file in the first run. Its name includes the names of the other runs.
 
     It also includes a hash of their paths, as runs in different folders may have the same name.
@@ -189,10 +198,17 @@ def _file(located: Sequence[tuple[run.Run, Path]], split: str, corpus_name: str)
     return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
-def _slices(
-    texts: list[str], predictor: Predictor, learnt: corpus.Corpus | None
-) -> dict[str, NDArray[np.bool_]]:
-    """By name, a mask of reviews: by length, cut or not, and not in the training splits of `learnt`."""
+def _new_reviews(texts: list[str], located: Located, data_dir: str) -> NDArray[np.bool_]:
+    """(N,), false for the texts that are known to be a run's training or validation reviews."""
+    learnt: set[str] = set()
+    for opened, _ in located:
+        config = opened.config.data.model_copy(update={"data_dir": data_dir})
+        learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
+    return np.array([text not in learnt for text in texts])
+
+
+def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
+    """By name, a mask of reviews: by length, and cut or not."""
     num_words = np.array([len(text.split()) for text in texts])
     slices, low = {}, 0
     for high in LENGTHS:
@@ -205,10 +221,6 @@ def _slices(
         tokenizer = encoders[0].tokenizer
         cut = np.array([len(ids) > tokenizer.max_length for ids in tokenizer.encode(texts, whole=True)])
         slices |= {"cut": cut, "not cut": ~cut}
-    if learnt is not None:
-        names = [name for name in ("train", "validation") if name in learnt.manifest.splits]
-        known = {text for name in names for text in corpus.read_split(learnt, name).texts}
-        slices[CLEAN] = np.array([text not in known for text in texts])
     return slices
 
 
