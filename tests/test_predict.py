@@ -21,10 +21,11 @@ from imdb_transformer.data import sources
 from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.rows import iter_lines
 from imdb_transformer.data.tables import Report, open_table
-from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.errors import ConfigError, DataError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.inference import tables
-from imdb_transformer.inference.predictor import Prediction, Predictor
+from imdb_transformer.inference.predictor import PlainModel, Prediction, Predictor
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 
 ODD_TEXTS = [
@@ -357,3 +358,32 @@ def test_the_docstring_example_runs(tiny: Callable[..., Config], tmp_path: Path)
     )  # fmt: skip
     assert len(examples.examples) == 5
     assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+def test_columns_that_the_predictions_replace_are_named(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("text,probability,mine\na good film,1,2\n")
+    output = ("--input", tmp_path / "r.csv", "--output", tmp_path / "o.csv")
+    told = imdb_tx("predict", "--run", trained, *output).stderr
+    assert "replace these columns of the input: probability\n" in told
+    assert (tmp_path / "o.csv").read_text().startswith('"text","mine","predicted_label","probability"')
+
+
+def test_a_folder_that_is_no_run_does_not_hide_the_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imdb").mkdir()
+    assert imdb_tx("predict", "--run", "imdb", "a good film").stdout.startswith("pos")
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'gpu' is not a device"):
+        Predictor.load("imdb", device="gpu")
+
+
+def test_a_run_whose_checkpoint_has_another_depth_is_refused(trained: Path) -> None:
+    opened = run.open_run(trained)
+    deeper = opened.config.model.model_copy(update={"num_layers": 2})
+    other = opened._replace(config=opened.config.model_copy(update={"model": deeper}))
+    with pytest.raises(RunError, match="has 1 blocks, and the run 2"):
+        PlainModel(other, other.checkpoint("best"))

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -102,10 +103,11 @@ def _note_empty(texts: list[str]) -> None:
 
 def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
     from imdb_transformer.inference.predictor import unfamiliar
+    from imdb_transformer.store.run import INFO
 
     if strange := unfamiliar(predictor, paths, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
-        is_shipped = any(path.name == "imdb" and not path.exists() for path in paths)
+        is_shipped = any(path.name == "imdb" and not (path / INFO).exists() for path in paths)
         knows = "imdb knows English film reviews, and" if is_shipped else "the run knows"
         screen.note(f"note: {knows} few words of {which}. Its predictions may be wrong.")
 
@@ -209,6 +211,8 @@ def write_rows(
         tables.check_output(output, schema, source, force=force)
         predictor = load(request)
         classes = predictor.classes if request.each_class else ()
+        if replaced := tables.replaced_columns(schema, classes):
+            screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
         call = tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
         written = tables.write_predictions(
             predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
@@ -221,6 +225,9 @@ def write_rows(
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
             except Interrupted as stopped:
+                if source == STDIN:  # it cannot be read again
+                    shutil.rmtree(tables.parts_folder(output))
+                    raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None
     if request.as_json:

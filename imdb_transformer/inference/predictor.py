@@ -188,6 +188,9 @@ class PlainModel:
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         tokenizer_hash = opened.info.tokenizer_hash
         self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
+        blocks = {name.split(".")[2] for name in self.weights if name.startswith("encoder.blocks.")}
+        if len(blocks) != self.config.num_layers:
+            raise RunError(f"{folder} has {len(blocks)} blocks, and the run {self.config.num_layers}.")
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

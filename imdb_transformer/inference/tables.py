@@ -96,6 +96,12 @@ def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
     return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
 
 
+def replaced_columns(schema: pa.Schema, classes: Sequence[str] = ()) -> list[str]:
+    """The columns of an input that `output_schema` leaves out."""
+    kept = output_schema(schema, classes).names[: -len(ADDED) - len(classes)]
+    return [name for name in schema.names if name not in kept]
+
+
 def with_predictions(
     table: pa.Table, predictions: Sequence[Prediction], out: pa.Schema, classes: Sequence[str] = ()
 ) -> pa.Table:

@@ -242,7 +242,8 @@ def locate(path: Path) -> tuple[Run, Path]:
 
 
 def _names_shipped(path: Path) -> bool:
-    return not path.exists() and (SHIPPED / path).is_dir()
+    has_files = any((SHIPPED / path / name).exists() for name in (INFO, CONFIG))
+    return has_files and not (path / INFO).exists()
 
 
 def _now() -> str:
