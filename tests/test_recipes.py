@@ -299,3 +299,11 @@ def test_an_unfinished_run_can_neither_start_nor_teach_another(tiny: Tiny, tmp_p
     with pytest.raises(RunError, match="not finished"):
         prepare(tiny(), "classifier", CPU, teachers=[half])
     prepare(tiny(f"train.init_from={half / 'checkpoints' / 'last'}"), "classifier", CPU)
+
+
+def test_a_teacher_of_other_classes_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    texts = [f"t{i} good" for i in range(40)]
+    write_jsonl(tmp_path / "train.jsonl", texts, ["good", "poor"] * 20)
+    write_jsonl(tmp_path / "unsupervised.jsonl", ["another"], [""])
+    with pytest.raises(RunError, match="its classes are neg, pos, here they are good, poor"):
+        prepare(tiny(f"data.source={tmp_path}"), "classifier", CPU, teachers=[Path("imdb")])

@@ -135,7 +135,7 @@ def _predict(prepared: Prepared, batch: Batch) -> None:
 
 
 def _seconds(work: Callable[[], object], hardware: Hardware) -> float:
-    """Median time of some work, which has run before to warm up."""
+    """Median time of some work."""
     timings = []
     for _ in range(NUM_TIMED):
         began = time.perf_counter()

@@ -54,7 +54,7 @@ def training_loop(
     config, hardware = opened.config, prepared.hardware
     plan = make_plan(config, prepared.train)
     if world.is_first:
-        opened.with_status("running")
+        opened = opened.with_status("running")
     clock_start = time.perf_counter() - counters.train_seconds
     metrics: list[dict[str, Any]] = []  # lines that are not on disk yet
     try:

@@ -3,7 +3,7 @@
 `progress` is the share of steps that are done, 0 to 1. An objective returns metrics by name. Each is a sum
 over the batch and the count that divides it. Training minimises `loss`. Sums and counts are added over all
 processes before the division. Sums stay tensors, because reading one makes the CPU wait for the GPU. A step
-waits once.
+of a classifier waits once.
 
 Shapes: B batch, L length, D model width, C classes, M guessed positions.
 """

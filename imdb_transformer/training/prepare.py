@@ -62,6 +62,12 @@ def prepare(
     data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
+    for teacher in teachers:
+        if (known := run.locate(teacher)[0].info.classes) != (classes := data.corpus.manifest.classes):
+            shown = ", ".join(known), ", ".join(classes)
+            raise RunError(
+                f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
+            )
     if teachers and soft_labels is None:
         if ask_teachers:
             soft_labels = distillation.soft_labels(teachers, config, data.corpus)

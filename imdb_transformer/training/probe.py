@@ -85,7 +85,8 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     """Sets the head to a logistic regression on the encoder's features of the reviews.
 
     The gradients of a random head would distort these features (Kumar et al. 2022, "Fine-tuning can distort
-    pretrained features"). A class that is absent from the first `NUM_FITTED` reviews gets zeros.
+    pretrained features"). A class that is absent from the first `NUM_FITTED` reviews gets zeros,
+    and the lowest bias of the others.
     """
     labels = train.labels[:NUM_FITTED]
     if len(set(labels)) < 2:

@@ -85,7 +85,8 @@ def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, 
     for key, value in wanted.model_dump(exclude=free).items():
         if value != values[key]:
             raise RunError(
-                f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}."
+                f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use its "
+                'value, or start from random weights (--set train.init_from="").'
             )
 
 

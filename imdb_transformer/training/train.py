@@ -36,15 +36,15 @@ from imdb_transformer.training.checkpoints import (
 )
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, known_stars, prepare, prepare_again
-from imdb_transformer.training.probe import AUTO, SHORT_DROPOUT
+from imdb_transformer.training.probe import AUTO, LABELLED, SHORT_DROPOUT, UNLABELLED
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
-    "the encoder of {} knows few words of these reviews. To learn their words, start from random weights, "
-    "with the config scratch.toml (--config scratch.toml)"
+    "the encoder of {} knows few words of these reviews, so a linear model may be more accurate. To compare: "
+    "imdb-tx baseline"
 )
 
 Folder = str | PathLike[str]
@@ -186,11 +186,12 @@ def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> N
     options, begun = config.train, opened.config.train
     stored, _ = corpus.ensure(config.data)
     has_stars = begun.star_weight > 0 or known_stars(config, stored) is not None
+    was_chosen = begun.init_from in (UNLABELLED, LABELLED)  # which `auto` chooses from
     from_reviews = {
         "epochs": options.epochs or begun.epochs,
         "evals_per_epoch": options.evals_per_epoch if options.epochs else begun.evals_per_epoch,
         "batch_tokens": options.batch_tokens or begun.batch_tokens,
-        "init_from": begun.init_from if options.init_from == AUTO else options.init_from,
+        "init_from": begun.init_from if options.init_from == AUTO and was_chosen else options.init_from,
         "star_weight": options.star_weight if has_stars else 0.0,
     }
     model = config.model
