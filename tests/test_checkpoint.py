@@ -1,6 +1,10 @@
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.checkpoint import dequantized, quantized
 
 
@@ -32,3 +36,23 @@ def test_factors_of_another_number_of_rows_are_refused() -> None:
     stored["matrix.factors"] = np.ones(5, np.float32)
     with pytest.raises(ValueError, match="reshape"):
         dequantized(stored)
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = run.open_run(shutil.copytree(trained, tmp_path / "run"))
+    folder, metas = opened.checkpoint("best"), []
+
+    def read_meta(path: Path, *, tokenizer_hash: str) -> checkpoint.Checkpoint:
+        meta = original(path, tokenizer_hash=tokenizer_hash)
+        metas.append(
+            meta.model_copy(update={"step": 1}) if not metas else meta
+        )  # a save comes after the first
+        return metas[-1]
+
+    original = checkpoint.read_meta
+    monkeypatch.setattr(checkpoint, "read_meta", read_meta)
+    step, _ = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    assert step == original(folder, tokenizer_hash=opened.info.tokenizer_hash).step
+    assert len(metas) == 4

@@ -96,8 +96,17 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
 
 def read_model(folder: Path, *, tokenizer_hash: str) -> tuple[int, Arrays]:
     """A checkpoint's step, and the weights to predict with. Raises as `read_meta` and `load_arrays` do."""
-    meta = read_meta(folder, tokenizer_hash=tokenizer_hash)
-    return meta.step, load_arrays(folder, MODEL, meta)
+    while True:
+        meta = read_meta(folder, tokenizer_hash=tokenizer_hash)
+        try:
+            arrays = load_arrays(folder, MODEL, meta)
+        except RunError:
+            if read_meta(folder, tokenizer_hash=tokenizer_hash) == meta:
+                raise
+        else:
+            if read_meta(folder, tokenizer_hash=tokenizer_hash) == meta:
+                return meta.step, arrays
+        # A training has replaced the checkpoint in the meantime.
 
 
 def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
@@ -111,7 +120,7 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
         return dequantized(load_file(path))
     except PermissionError:  # no damage: another user may read it
         raise
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise RunError(f"{path} cannot be read: {reason}.") from None
 
