@@ -6,6 +6,8 @@ gloo on CPUs and by NCCL on GPUs. A single process is a world of size 1 and exch
 
 import importlib
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -72,23 +74,21 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 @contextmanager
 def process_group() -> Iterator[World]:
     """The processes that `torchrun` started, or else this process alone. May be nested."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if not size.isdecimal():
-        raise ConfigError(f"WORLD_SIZE is {size!r}, which is not a number. {NOT_TORCHRUN}")
-    if int(size) == 1:
+    size, gpu = _number("WORLD_SIZE", "1"), _number("LOCAL_RANK", "0")
+    if size == 1:
         yield ALONE
         return
     if dist.is_initialized():
-        yield World(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        yield World(dist.get_rank(), dist.get_world_size(), gpu)
         return
-    num_gpus, gpu = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
+    num_gpus = torch.cuda.device_count()
     if gpu < num_gpus:
         torch.cuda.set_device(gpu)
     # The first optimiser imports this module. Its functions keep the current process group as their default,
     # and with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
     importlib.import_module("torch.distributed.nn.functional")
     try:
-        with _partners():
+        with _partners(), _ended_by_signals():
             dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
     except ValueError as error:
         raise ConfigError(f"WORLD_SIZE is set, but not by torchrun ({error}). {NOT_TORCHRUN}") from None
@@ -96,6 +96,28 @@ def process_group() -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), gpu)
     finally:
         dist.destroy_process_group()
+
+
+def _number(variable: str, default: str) -> int:
+    """The value of an environment variable. Raises ConfigError if it is not a number."""
+    value = os.environ.get(variable, default)
+    if not value.isdecimal():
+        raise ConfigError(f"{variable} is {value!r}, which is not a number. {NOT_TORCHRUN}")
+    return int(value)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process at once: Python would notice them when all processes have come."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

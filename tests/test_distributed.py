@@ -222,3 +222,24 @@ def test_a_world_that_torchrun_did_not_make_is_refused(
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=said), process_group():
         pass
+
+
+def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    with pytest.raises(ConfigError, match="LOCAL_RANK is 'x'"), process_group():
+        pass
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_waits_for_the_others_can_be_ended(sent: signal.Signals) -> None:
+    alone = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    script = (
+        "from imdb_transformer.distributed import process_group as group\nprint(flush=True)\nwith group(): 0"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, env=ONE_THREAD | alone, stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        waiting.stdout.readline()
+        time.sleep(3)
+        waiting.send_signal(sent)
+        assert waiting.wait(timeout=30) == -sent
