@@ -130,14 +130,14 @@ def _apply(tree: dict[str, Any], override: str) -> str:
     values = tree.setdefault(section, {})
     if not isinstance(values, dict):
         raise ConfigError(f"--set {override}: {section} is not a section.")
-    values[key] = _value(value.strip())
+    values[key] = toml_value(value.strip())
     return f"{section}.{key}"
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """The TOML value in `text`; text that is not TOML, such as a bare path, is a string.
 
-    >>> _value("3e-4"), _value("true"), _value("../shared/imdb")
+    >>> toml_value("3e-4"), toml_value("true"), toml_value("../shared/imdb")
     (0.0003, True, '../shared/imdb')
     """
     try:

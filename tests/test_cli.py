@@ -25,6 +25,7 @@ from imdb_transformer.store import run
 from imdb_transformer.training import estimate, train
 from tests.conftest import accept_config, imdb_tx
 from tests.test_archive import make_archive
+from tests.tiny import TINY_MODEL
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -622,3 +623,32 @@ def test_a_training_takes_a_file_of_reviews_and_names_the_run_after_it(
     )
     assert isinstance(refused.exception, DataError)
     assert "line 122 has another number of fields" in str(refused.exception)
+
+
+def test_a_dry_run_leaves_the_stored_corpus_of_a_changed_source_alone(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_MODEL)
+    table = tmp_path / "r.csv"
+    table.write_text("text,label\n" + "".join(f"review {i},{'ab'[i % 2]}\n" for i in range(100)))
+    command = [
+        "train",
+        table,
+        "--config",
+        tmp_path / "tiny.toml",
+        "--set",
+        f"data.data_dir={tmp_path / 'data'}",
+    ]
+    assert imdb_tx(*command, "--run-dir", tmp_path / "run").exit_code == 0
+    with table.open("a") as file:
+        file.write("one more,a\n")
+    assert imdb_tx(*command, "--dry-run").exit_code == 0
+    assert imdb_tx("eval", tmp_path / "run").exit_code == 0
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_MODEL)
+    table = tmp_path / '😀 "so".csv'
+    table.write_text("text,label\n" + "".join(f"review {i},{'ab'[i % 2]}\n" for i in range(100)))
+    sets = ("--set", f"data.data_dir={tmp_path / 'data'}")
+    command = ("train", table, "--config", tmp_path / "tiny.toml", *sets, "--run-dir")
+    assert imdb_tx(*command, tmp_path / "😀").exit_code == 0
+    assert imdb_tx(*command, tmp_path / "next", "--init-from", tmp_path / "😀").exit_code == 0

@@ -16,8 +16,9 @@ from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import runs_in, verify
 from imdb_transformer.training.train import result_of
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import train
+from tests.tiny import TINY_MODEL
 
 Tiny = Callable[..., Config]
 
@@ -110,3 +111,33 @@ def test_a_command_that_is_shown_is_quoted(trained: Path) -> None:
     result = result_of(trained).model_copy(update={"run": "runs/it's mine"})
     command = summaries.result(result).splitlines()[-1].removeprefix("next: ")
     assert shlex.split(command) == ["imdb-tx", "eval", "runs/it's mine"]
+
+
+def test_a_linear_run_that_was_killed_is_listed(runs: Path) -> None:
+    run.open_run(runs / "linear").with_status("running")
+    shown = imdb_tx("runs", runs)
+    assert shown.exit_code == 0
+    assert "killed" in shown.stdout
+    assert "next:" not in shown.stdout
+
+
+def test_the_command_after_pretraining_quotes_columns_that_look_like_numbers(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = run.open_run(encoder)
+    data = opened.config.data.model_copy(update={"text_column": "0", "label_column": "true"})
+    other = opened._replace(config=opened.config.model_copy(update={"data": data}))
+    monkeypatch.setattr(run, "open_run", lambda _: other)
+    words = shlex.split(summaries.result(result_of(encoder)).splitlines()[-1])
+    assert {'data.text_column="0"', 'data.label_column="true"'} <= {*words}
+
+
+def test_the_command_after_training_works_without_a_test_split(tmp_path: Path) -> None:
+    for name in ("train", "unsupervised"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"{name} {i}" for i in range(60)], ["a", "b"] * 30)
+    (tmp_path / "tiny.toml").write_text(TINY_MODEL)
+    sets = ("--set", f"data.data_dir={tmp_path / 'data'}", "--run-dir", tmp_path / "run")
+    result = imdb_tx("train", tmp_path, "--config", tmp_path / "tiny.toml", *sets)
+    command = shlex.split(result.stdout.splitlines()[-1].removeprefix("next: imdb-tx "))
+    assert imdb_tx(*command).exit_code == 0
+    assert "--split validation" in str(imdb_tx("eval", tmp_path / "run").exception)

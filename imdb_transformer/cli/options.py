@@ -215,7 +215,9 @@ def table_keys(
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding or None, "data.bad_rows": bad_rows,
     }  # fmt: skip
-    return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items() if value is not None
+    ]
 
 
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]

@@ -81,7 +81,7 @@ def train(
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
-    start = [] if init_from is None else [f"train.init_from={json.dumps(str(init_from))}"]
+    start = [] if init_from is None else [f"train.init_from={json.dumps(str(init_from), ensure_ascii=False)}"]
     changes = [*table, *start, *(overrides or ())]
     name = options.config_for(config, source)
     teachers = tuple(teacher or ())

@@ -67,7 +67,7 @@ def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
     if not drawn:
         return None
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
-    names = ["training", "validation"]
+    names = ["training", "validation"][: len(drawn)]
     if not alone:  # a run without a curve, such as a linear model, has no name in the legend
         names = [name if metrics else "" for name, metrics in by_run.items()]
     svg = charts.line_chart(drawn, "step", "loss", digits=3)

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.errors import command_line
+from imdb_transformer.errors import DataError, RunError, command_line
 from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
@@ -119,7 +120,7 @@ def result(ended: "TrainingResult") -> str:
         lines.append(classes(ended.per_class))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
-    return "\n".join([*lines, cost, f"next: {command_line('eval', ended.run)}"])
+    return "\n".join([*lines, cost, f"next: {_evaluation(ended.run)}"])
 
 
 def classes(per_class: "Mapping[str, ClassScore]") -> str:
@@ -205,9 +206,21 @@ def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
         f"{each.run} stopped at step {each.step:,}\n"
         f"next: {command_line(COMMANDS[each.kind], '--resume', each.run)}"
         for each in listed
-        if each.status in ("interrupted", "killed")
+        if each.status in ("interrupted", "killed") and each.kind in COMMANDS
     ]
     return "\n".join([text_table(header, rows), *unfinished, package])
+
+
+def _evaluation(folder: str) -> str:
+    """The command that evaluates a run, on validation if its reviews have no test split."""
+    from imdb_transformer.data import corpus
+    from imdb_transformer.store import run
+
+    with suppress(RunError, DataError):
+        stored = corpus.open_stored(corpus.corpus_folder(run.open_run(Path(folder)).config.data))
+        if "test" not in stored.manifest.splits:
+            return command_line("eval", folder, "--split", "validation")
+    return command_line("eval", folder)
 
 
 def _finetuning(folder: str) -> str:
@@ -221,7 +234,8 @@ def _finetuning(folder: str) -> str:
         usual = getattr(recipe, section).model_dump()
         for key, value in getattr(config, section).model_dump(exclude=free).items():
             if value != usual[key]:
-                written = json.dumps(value) if isinstance(value, bool) else value
+                is_plain = isinstance(value, str) and config_file.toml_value(value) == value
+                written = value if is_plain else json.dumps(value, ensure_ascii=False)
                 sets += ["--set", f"{section}.{key}={written}"]
     return command_line("train", "--config", RECIPE, *sets, "--init-from", folder)
 

@@ -1,5 +1,6 @@
 """Lists runs, deletes checkpoints that they no longer need, and checks their files."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,7 +36,7 @@ def runs_in(folder: Path) -> list[RunSummary]:
     """The runs below a folder, oldest first. A damaged one is left out."""
     listed = []
     for path in folder.glob(f"*/{run.INFO}"):
-        with suppress(RunError):
+        with suppress(RunError, PermissionError):
             listed.append(_summary(run.open_run(path.parent)))
     return sorted(listed, key=lambda each: each.started)
 
@@ -76,7 +77,12 @@ def _summary(opened: run.Run) -> RunSummary:
 
 
 def _num_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    num_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # a training has just replaced it
+                num_bytes += Path(parent, name).lstat().st_size
+    return num_bytes
 
 
 def verify(folder: Path) -> dict[str, str]:
