@@ -225,7 +225,7 @@ def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
     _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
     assert [n for batch, _ in blocks for n in batch.column("n").to_pylist()] == [1, 2, 3]
     assert len(told) == 1
-    assert "line 3 does not fit the rows before it" in told[0]
+    assert "line 3 does not fit the rows before it ('" in told[0]
 
 
 def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> None:

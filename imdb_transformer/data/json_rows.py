@@ -69,14 +69,17 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
 
 
 def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
-    """Raises ValueError, or an error of pyarrow, if the schema's columns would change the values.
+    """Raises ValueError, or an error of pyarrow, if the columns of the schema would change the values.
 
     pyarrow itself cuts 1.9 to 1 in a column of integers, and drops new fields of an object.
     """
     for field in schema:
         if pa.types.is_integer(field.type) or pa.types.is_nested(field.type):
             found = pa.array([cells.get(field.name) for cells in records])
-            found.cast(field.type)
+            try:
+                found.cast(field.type)
+            except pa.ArrowInvalid:
+                raise ValueError(f"{field.name!r} holds {field.type} there") from None
             pair = [pa.schema([field.with_name("both")]), pa.schema([("both", found.type)])]
             both = pa.unify_schemas(pair, promote_options="permissive").field(0).type
             if pa.types.is_nested(both) and both != field.type:
