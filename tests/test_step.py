@@ -289,9 +289,10 @@ def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> Non
 def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:
     logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
     batch = Batch(torch.zeros(5, 1, dtype=torch.long), torch.ones(5, 1, dtype=torch.bool), labels, 5)
-    model = nn.Module()
-    model.forward = lambda *_: logits  # type: ignore[method-assign]
     config = config_file.parse({"train": {"label_smoothing": 0.1}}, origin="x")
+    model = make_classifier(config, vocab_size=400, num_classes=3)
+    model.features = lambda *_: logits  # type: ignore[method-assign]
+    model.head = nn.Identity()  # type: ignore[assignment]
     loss, count = classification(model, batch, config, torch.float32, 0.0)["loss"]
     nats = -logits.log_softmax(1)
     expected = (0.9 * nats[torch.arange(5), labels] + 0.1 * nats.mean(1)).sum()

@@ -7,6 +7,7 @@ own panels need rich, which takes longer to import than everything else that `--
 import difflib
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,18 +145,11 @@ def new_run_dir(name: str) -> Path:
     return candidate
 
 
-Config = Annotated[
-    str,
-    typer.Option(
-        "--config", "-c", metavar="FILE", help="A config: a file, or a name in the package.",
-        autocompletion=complete_configs,
-    ),
-]  # fmt: skip
-CONFIG_HELP = "A config: a file, or a name in the package.  [default: base.toml with SOURCE, else demo.toml]"
-NamedConfig = Annotated[
-    str | None,
-    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP, autocompletion=complete_configs),
-]
+_config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)
+CONFIG_HELP = "A config: a file, or a name in the package."
+Config = Annotated[str, _config(help=CONFIG_HELP)]
+DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
+NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -203,7 +197,7 @@ Encoding = Annotated[
 
 
 def config_for(config: str | None, source: str | None) -> str:
-    """The config that was named, or else the default, which depends on SOURCE (see `CONFIG_HELP`)."""
+    """The config that was named, or else the default, which depends on SOURCE (see `DEFAULTS`)."""
     return config or ("base.toml" if source else "demo.toml")
 
 

@@ -11,7 +11,7 @@
 import hashlib
 from collections import Counter
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
@@ -66,7 +66,7 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
 @cache
 def imdb_validation_hashes() -> frozenset[str]:
     """First 16 hex digits of the text hash of each review in IMDB's validation split."""
-    text = resources.files("imdb_transformer.data").joinpath("imdb_validation.txt").read_text("ascii")
+    text = Path(__file__).with_name("imdb_validation.txt").read_text("ascii")
     return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between wor
 @cache
 def imdb_stars() -> NDArray[np.uint64]:
     """The sorted table of hashes and stars."""
-    with resources.files("imdb_transformer.data").joinpath("imdb_stars.npy").open("rb") as file:
-        return np.load(file, allow_pickle=False)
+    return np.load(Path(__file__).with_name("imdb_stars.npy"), allow_pickle=False)
 
 
 def words_key(text: str) -> int:

@@ -52,7 +52,8 @@ class Tokenizer:
         except Exception as error:  # the binding raises bare Exception
             raise RunError(f"{origin} is damaged: {' '.join(str(error).split())[:120]}.") from None
         self._empty = [self._engine.token_to_id(SPACE)]
-        if self.pieces(range(len(SPECIAL_PIECES))) != list(SPECIAL_PIECES) or self._empty == [None]:
+        first = tuple(map(self._engine.id_to_token, range(len(SPECIAL_PIECES))))
+        if first != SPECIAL_PIECES or self._empty == [None]:
             raise RunError(f"{origin} was not made by imdb-tx: it lacks one of its special pieces.")
 
     @classmethod
@@ -146,10 +147,6 @@ class Tokenizer:
     def spelling(self, ids: Sequence[int]) -> str:
         """The text of ids, without spaces between them and without bytes that are not UTF-8."""
         return self._engine.decode(ids, skip_special_tokens=False).replace("\ufffd", "")
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The vocabulary's spelling of each id."""
-        return [str(self._engine.id_to_token(int(i))) for i in ids]
 
 
 def _untrained() -> tokenizers.Tokenizer:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 NUM_BINS = 15  # of the calibration error
 
@@ -110,7 +110,7 @@ def evaluation_of(
     `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name.
     """
     # Not imported at the top: training only needs `score`, and scikit-learn takes a second to load.
-    from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     predicted = logits.argmax(1)
     correct = predicted == labels
@@ -120,18 +120,18 @@ def evaluation_of(
         if rows.any()
     }
     low, high = share_interval(int(correct.sum()), len(labels))
-    numbers, average = list(range(len(classes))), "binary" if len(classes) == 2 else "macro"
+    numbers = list(range(len(classes)))
     figures = precision_recall_fscore_support(labels, predicted, labels=numbers, zero_division=0)
     per_class = {
         name: ClassScore(precision=float(p), recall=float(r), f1=float(f), support=int(n))
         for name, p, r, f, n in zip(classes, *figures, strict=True)
     }
-    area, precision = _areas(_probabilities(logits), labels)
+    area, precision = _areas(softmax(logits, axis=1), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
         split=split, checkpoint=checkpoint, num_examples=len(labels), classes=classes, loss=calibrated.loss,
         accuracy=float(correct.mean()), accuracy_low=low, accuracy_high=high,
-        f1=float(f1_score(labels, predicted, labels=numbers, average=average, zero_division=0)),
+        f1=float(figures[2][1] if len(classes) == 2 else figures[2].mean()),
         per_class=per_class, mean_absolute_error=_mean_absolute_error(predicted, labels, classes),
         roc_auc=area, average_precision=precision, slices=parts,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
@@ -197,14 +197,10 @@ def confidence_bins(
 
 
 def _calibration(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Calibration:
-    probabilities = _probabilities(logits)
+    probabilities = softmax(logits.astype(np.float64), axis=1)
     truth = labels[:, None] == np.arange(logits.shape[1])
     return Calibration(
         loss=score(logits, labels).loss,
         brier=float(((probabilities - truth) ** 2).sum(1).mean()),
         ece=expected_calibration_error(probabilities, labels),
     )
-
-
-def _probabilities(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    return np.exp(log_softmax(logits.astype(np.float64), axis=1))

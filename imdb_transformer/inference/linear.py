@@ -31,7 +31,7 @@ ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
 WORDS = r"\w+|[^\w\s]+"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LinearModel:
     """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each. It is its own vocabulary."""
 

@@ -27,21 +27,10 @@ CHUNK = 2000  # texts held at a time when predicting a stream
 class Model(Protocol):
     """A transformer, a linear model or an exported file."""
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in the order of the logits."""
-
-    @property
-    def temperature(self) -> float:
-        """Divides the logits for calibrated probabilities."""
-
-    @property
-    def step(self) -> int:
-        """The training step of its weights."""
-
-    @property
-    def precision(self) -> str:
-        """`bf16` or `fp32`. Predictions differ a little between the two."""
+    classes: tuple[str, ...]  # in the order of the logits
+    temperature: float  # divides the logits for calibrated probabilities
+    step: int  # of the training, when its weights were saved
+    precision: str  # `bf16` or `fp32`; predictions differ a little between the two
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

@@ -30,6 +30,7 @@ class TransformerModel:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
         self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
+        self.precision = self.hardware.precision
         self.tokenizer = tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         self.step, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
@@ -40,11 +41,6 @@ class TransformerModel:
         used = {name: array for name, array in weights.items() if not name.startswith("star_head.")}
         checkpoint.load_weights(self.classifier, used, origin=folder)
         self.classifier.to(self.hardware.device).eval()
-
-    @property
-    def precision(self) -> str:
-        """Type of the activations: "bf16" or "fp32"."""
-        return self.hardware.precision
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

@@ -29,21 +29,19 @@ RECIPE = "base.toml"  # for a pretrained encoder
 def corpus(stored: "Corpus", *, was_there: bool) -> str:
     """What `imdb-tx download` prints: statistics of each split, and where the corpus is stored."""
     manifest = stored.manifest
-    splits = {figures.split: figures for figures in manifest.statistics}
-    labels = dict.fromkeys(label for each in splits.values() for label in each.num_by_label)
+    figures = manifest.statistics
+    splits = [each.split for each in figures]
+    labels = dict.fromkeys(label for each in figures for label in each.num_by_label)
     rows: list[list[object]] = [
-        ["rows", *(each.num_rows for each in splits.values())],
-        *([label, *(each.num_by_label.get(label, 0) for each in splits.values())] for label in labels),
-        ["empty", *(each.num_empty for each in splits.values())],
-        ["duplicates", *(each.num_duplicates for each in splits.values())],
-        *(
-            [f"also in {name}", *(each.num_shared.get(name, 0) for each in splits.values())]
-            for name in splits
-        ),
-        ["with <br />", *(percent(each.num_with_breaks, each.num_rows, 1) for each in splits.values())],
+        ["rows", *(each.num_rows for each in figures)],
+        *([label, *(each.num_by_label.get(label, 0) for each in figures)] for label in labels),
+        ["empty", *(each.num_empty for each in figures)],
+        ["duplicates", *(each.num_duplicates for each in figures)],
+        *([f"also in {name}", *(each.num_shared.get(name, 0) for each in figures)] for name in splits),
+        ["with <br />", *(percent(each.num_with_breaks, each.num_rows, 1) for each in figures)],
     ]
     for name, percentile in (("median words", 50), ("90% have up to", 90), ("99%", 99), ("all", 100)):
-        rows.append([name, *(each.word_percentiles[percentile] for each in splits.values())])
+        rows.append([name, *(each.word_percentiles[percentile] for each in figures)])
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
     official = "IMDB as its authors published it (checksums match)"
     kind = official if manifest.is_imdb else "not the official IMDB"

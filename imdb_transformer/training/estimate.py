@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.training.objectives import objective_of
+from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
@@ -122,7 +122,7 @@ def _padded(lengths: Any) -> int:
 
 def _learn(prepared: Prepared, batch: Batch) -> None:
     """A forward and a backward pass in training."""
-    objective, model = objective_of(prepared.kind), prepared.model.train()
+    objective, model = OBJECTIVES[prepared.kind], prepared.model.train()
     loss, count = objective(model, batch, prepared.config, prepared.hardware.dtype, 0.0)["loss"]
     (loss / count).backward()
 
@@ -130,7 +130,7 @@ def _learn(prepared: Prepared, batch: Batch) -> None:
 @torch.inference_mode()
 def _predict(prepared: Prepared, batch: Batch) -> None:
     """A forward pass as in validation, without word dropout."""
-    objective, model = objective_of(prepared.kind), prepared.model.eval()
+    objective, model = OBJECTIVES[prepared.kind], prepared.model.eval()
     objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
 
 

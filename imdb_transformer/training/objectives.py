@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.stars import UNKNOWN
@@ -31,28 +31,23 @@ REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would tri
 
 
 def classification(
-    model: nn.Module, batch: Batch, config: Config, dtype: torch.dtype, _progress: float
+    model: Classifier, batch: Batch, config: Config, dtype: torch.dtype, _progress: float
 ) -> Metrics:
     """Cross-entropy of logits against labels, or against a teacher's probabilities, as a mean over reviews.
 
     The config may ask for label smoothing (Szegedy et al. 2016, section 7). If the batch has stars, their
     cross-entropy is added. A review whose stars are unknown adds nothing.
     """
-    star_loss = None
-    if batch.stars is None:
-        logits = model(batch.ids, batch.mask, dtype)  # (B, C)
-    else:
-        assert isinstance(model, Classifier)
-        assert model.star_head is not None
-        features = model.features(batch.ids, batch.mask, dtype)
-        logits, guesses = model.head(features), model.star_head(features)
-        star_loss = F.cross_entropy(guesses, batch.stars, ignore_index=UNKNOWN, reduction="sum")
+    features = model.features(batch.ids, batch.mask, dtype)
+    logits = model.head(features)  # (B, C)
     smoothing = config.train.label_smoothing
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing, reduction="sum")
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     num_correct = (logits.argmax(1) == labels).sum()
     metrics: Metrics = {"loss": (loss, len(labels)), "accuracy": (num_correct, len(labels))}
-    if star_loss is not None:
+    if model.star_head is not None and batch.stars is not None:
+        guesses = model.star_head(features)
+        star_loss = F.cross_entropy(guesses, batch.stars, ignore_index=UNKNOWN, reduction="sum")
         metrics["loss"] = (loss + config.train.star_weight * star_loss, len(labels))
         metrics["star_loss"] = (star_loss, len(labels))
     return metrics
@@ -153,6 +148,4 @@ GUESSES: dict[str, Callable[..., Guesses]] = {
 """What each objective of pretraining guesses"""
 
 
-def objective_of(kind: Kind) -> Callable[..., Metrics]:
-    """The objective of a kind of run."""
-    return classification if kind == "classifier" else pretraining
+OBJECTIVES: dict[Kind, Callable[..., Metrics]] = {"classifier": classification, "encoder": pretraining}

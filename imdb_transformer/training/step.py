@@ -24,7 +24,7 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
-from imdb_transformer.training.objectives import GUESSES, Metrics, objective_of
+from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, Metrics
 from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import Prepared
@@ -75,7 +75,7 @@ def train_step(
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     lr = learning_rate(config, step, num_steps)
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    metrics = objective_of(learner.kind)(model, batch, learner.config, learner.dtype, step / num_steps)
+    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
     result, num_units = _summed(metrics, gradients, batch, world, lr, stop=stop)
