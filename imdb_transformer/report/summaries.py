@@ -180,7 +180,7 @@ def seeds(summary: "SeedsSummary") -> str:
 
 def baseline(made: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
-    model, following = f"{made.weighting}, {made.num_ngrams:,} n-grams", command_line("eval", made.run)
+    model, following = f"{made.weighting}, {made.num_ngrams:,} n-grams", _evaluation(made.run)
     return f"{made.run}: {model}; {_score(made.validation)}\nnext: {following}"
 
 
