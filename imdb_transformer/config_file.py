@@ -113,6 +113,15 @@ def _parsed_yaml(text: str) -> Any:
                 raise yaml.YAMLError(f"line {self.line + 1} has an alias (*name), which a config may not")
             return super().compose_node(parent, index)
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.YAMLError(f"line {key.start_mark.line + 1} has {name!r} a second time")
+                seen.add(name)
+            return super().construct_mapping(node, deep)
+
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
     try:

@@ -183,3 +183,13 @@ def test_the_example_of_a_data_frame_takes_a_config_that_needs_no_stars() -> Non
     readme = Path(__file__).parent.parent / "imdb_transformer" / "cli" / "README.md"
     (name,) = re.findall(r'train\(load_config\("([\w.]+)", own\)', readme.read_text(encoding="utf-8"))
     assert config_file.load(name).train.star_weight == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["train:\n  lr: 1.0\n  lr: 2.0\n", "train:\n  lr: 1.0\ntrain:\n  epochs: 2\n"]
+)
+def test_a_key_that_comes_twice_in_yaml_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"line 3 has '(lr|train)' a second time"):
+        config_file.load(str(path))
