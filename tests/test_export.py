@@ -20,9 +20,11 @@ import torch
 from imdb_transformer import progress
 from imdb_transformer.data import demo, tokenizer
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.inference.export import ABOUT, TOKENIZER, export
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
 
@@ -289,3 +291,13 @@ def test_a_file_that_is_not_an_exported_model_is_refused(
         export(tmp_path / "nb", path)
     refused = imdb_tx("predict", "--run", exported, "--explain", "a film")
     assert isinstance(refused.exception, RunError)
+
+
+def test_the_calibration_of_a_file_is_that_of_its_run(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    run.open_run(folder).updated(temperature=2.0)
+    path = export(folder)
+    ours, files = evaluate(folder), evaluate(path)
+    assert files.raw.loss == pytest.approx(ours.raw.loss, rel=0.02)
+    assert files.loss == pytest.approx(ours.loss, rel=0.02)
+    assert abs(ours.raw.loss - ours.loss) > 0.05 * ours.loss

@@ -43,6 +43,8 @@ class About(BaseModel, extra="forbid", frozen=True):
     """with the names of the classes"""
     config: Config
     """with the length limit of a review"""
+    temperature: float
+    """by which the graph divides its logits"""
 
 
 def export(path: Path, output: Path | None = None) -> Path:
@@ -68,7 +70,7 @@ def export(path: Path, output: Path | None = None) -> Path:
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = TransformerModel(opened, folder, device="cpu")
-    about = About(step=model.step, run=opened.info, config=opened.config)
+    about = About(step=model.step, run=opened.info, config=opened.config, temperature=model.temperature)
     (empty_ids,) = model.tokenizer.encode([""])
     graph = _traced(CalibratedClassifier(model.classifier, model.temperature, int(empty_ids[0])).eval())
     tokenizer_json = (opened.folder / FILE_NAME).read_text(encoding="utf-8")
@@ -102,7 +104,7 @@ class ExportedModel:
     def __init__(self, session: Any, tokenizer: Tokenizer, about: About) -> None:
         self.session, self.tokenizer, self.about = session, tokenizer, about
         self.classes, self.step = about.run.classes, about.step
-        self.temperature = 1.0  # the graph's output is calibrated
+        self.temperature = about.temperature
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -153,14 +155,14 @@ class ExportedModel:
             )
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) calibrated log-probabilities of texts, one at least; they serve as logits."""
+        """(N, C) logits of texts, one at least, less a constant of each text."""
         reviews = self.tokenizer.encode(texts)
         batches = length_batches(np.array([len(review) for review in reviews]))
         rows = [
             self._run(pad([reviews[i] for i in indices]))
             for indices in tracked(batches, "predicting, batch", len(batches))
         ]
-        return in_order(rows, batches)
+        return in_order(rows, batches) * np.float32(self.temperature)  # the graph has divided by it
 
     def _run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """(B, L) -> (B, C)."""
