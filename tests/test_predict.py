@@ -2,9 +2,11 @@ import ctypes
 import doctest
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -387,3 +389,15 @@ def test_a_run_whose_checkpoint_has_another_depth_is_refused(trained: Path) -> N
     other = opened._replace(config=opened.config.model_copy(update={"model": deeper}))
     with pytest.raises(RunError, match="has 1 blocks, and the run 2"):
         PlainModel(other, other.checkpoint("best"))
+
+
+def test_a_named_pipe_gets_the_probabilities_of_standard_input(trained: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    review = "a good film with a dull end\n"
+    writing = threading.Thread(target=pipe.write_text, args=[review])
+    writing.start()
+    shown = imdb_tx("predict", "--run", trained, "--json", "--input", pipe).stdout
+    writing.join()
+    assert shown == imdb_tx("predict", "--run", trained, "--json", "-", stdin=review).stdout
+    assert json.loads(shown)["label"] in ("neg", "pos")

@@ -168,7 +168,7 @@ def predict_rows(request: Request, source: Path, reading: InputFormat, view: Vie
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
     with _opened(source, reading) as (_, parts):
-        predictor = load(request, exact=source == STDIN, few=view is None and is_typed)
+        predictor = load(request, exact=not source.is_file(), few=view is None and is_typed)
         blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
         if is_typed:
             blocks = _typed(blocks)
