@@ -116,7 +116,7 @@ def test_the_recorded_score_of_best_is_right_after_a_kill_before_last_was_writte
     told = result_of(other.folder)
     best = checkpoint.read_meta(other.checkpoint("best"), tokenizer_hash=other.info.tokenizer_hash)
     assert told.best_step == best.step
-    assert told.validation == checkpoints.counters_of(best).best
+    assert told.validation == checkpoints.counters_of(best.counters).best
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(trained: Path, tmp_path: Path) -> None:

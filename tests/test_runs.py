@@ -141,3 +141,21 @@ def test_the_command_after_training_works_without_a_test_split(tmp_path: Path) -
     command = shlex.split(result.stdout.splitlines()[-1].removeprefix("next: imdb-tx "))
     assert imdb_tx(*command).exit_code == 0
     assert "--split validation" in str(imdb_tx("eval", tmp_path / "run").exception)
+
+
+def test_a_pruned_run_shows_the_cost_of_its_whole_training(tiny: Tiny, tmp_path: Path) -> None:
+    folder = train(tiny("train.best_by=loss", "train.lr=0.3"), tmp_path / "run").folder
+    before = result_of(folder)
+    assert before.best_step < before.num_steps
+    imdb_tx("runs", tmp_path, "--prune")
+    assert result_of(folder) == before
+
+
+def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs.parent)
+    imdb_tx("runs", "--prune")
+    assert imdb_tx("predict", "--run", "classifier/checkpoints/best", "a film").exit_code == 0
+    gone = imdb_tx("predict", "--run", "classifier/checkpoints/last", "a film")
+    assert "runs/classifier/checkpoints/last holds no checkpoint" in str(gone.exception)

@@ -40,7 +40,8 @@ def run_path(text: str) -> Path:
     for path in (Path(text), RUNS / text):
         if path.is_file() or (path / "run.json").exists() or (path / "checkpoint.json").exists():
             return path
-    return Path(text)
+    is_in_runs = len(Path(text).parts) > 1 and (RUNS / Path(text).parts[0] / "run.json").exists()
+    return RUNS / text if is_in_runs and not Path(text).exists() else Path(text)
 
 
 def takes_run(*refused: str, shipped: bool = True) -> Any:

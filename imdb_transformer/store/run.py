@@ -69,7 +69,8 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     characters_per_piece: float = 0.0
     """of the training reviews, by its tokenizer; 0 for a linear model"""
     pruned: bool = False
-    """whether `last` and `previous` were deleted, to save space"""
+    last_counters: dict[str, Any] | None = None
+    """whether `last` and `previous` were deleted, to save space; and the counters of `last`"""
 
 
 class Vocabulary(Protocol):
@@ -181,7 +182,7 @@ def open_info(folder: Path) -> RunInfo:
     path = folder / INFO
     try:
         return read_json(path, RunInfo)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} is not a run: it has no {INFO}.") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
@@ -242,8 +243,7 @@ def locate(path: Path) -> tuple[Run, Path]:
 
 
 def _names_shipped(path: Path) -> bool:
-    has_files = any((SHIPPED / path / name).exists() for name in (INFO, CONFIG))
-    return has_files and not (path / INFO).exists()
+    return not (path / INFO).exists() and any((SHIPPED / path / name).exists() for name in (INFO, CONFIG))
 
 
 def _now() -> str:

@@ -51,7 +51,7 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
         paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
         if listed.status == "finished" and paths:
             with locked(opened.folder):
-                opened.updated(pruned=True)
+                opened.updated(pruned=True, last_counters=_counters(opened, run.LAST))
                 freed = sum(map(_num_bytes, paths))
                 for path in paths:
                     shutil.rmtree(path)
@@ -60,10 +60,7 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _summary(opened: run.Run) -> RunSummary:
     info = opened.info
-    counters: dict[str, Any] = {}
-    for folder in (opened.checkpoint("best"), opened.checkpoint("last")):  # `last` is the later one
-        with suppress(RunError):
-            counters = checkpoint.read_meta(folder, tokenizer_hash=info.tokenizer_hash).counters or counters
+    counters = _counters(opened, run.LAST) or _counters(opened, "best") or {}
     best = counters.get("best") if info.kind == "classifier" else None
     status: str = info.status
     if status == "running":
@@ -74,6 +71,14 @@ def _summary(opened: run.Run) -> RunSummary:
         status=status, step=counters.get("step", 0),
         validation_accuracy=best["accuracy"] if best else None, num_bytes=_num_bytes(opened.folder),
     )  # fmt: skip
+
+
+def _counters(opened: run.Run, name: run.CheckpointName) -> dict[str, Any] | None:
+    """The counters of a checkpoint; None if it cannot be read."""
+    with suppress(RunError):
+        folder = opened.checkpoint(name)
+        return checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash).counters
+    return None
 
 
 def _num_bytes(folder: Path) -> int:

@@ -135,7 +135,7 @@ def _with_best(opened: run.Run, counters: Counters) -> Counters:
         return counters  # no step was the best yet
     if meta.step <= counters.step:
         return counters
-    ahead = counters_of(meta)
+    ahead = counters_of(meta.counters)
     return counters.model_copy(update={"best": ahead.best, "best_step": ahead.best_step})
 
 
@@ -161,7 +161,7 @@ def _read(opened: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Ar
     checkpoint.check_same(learner.averaged.state_dict(), weights, origin=folder)
     state = checkpoint.load_arrays(folder, checkpoint.TRAINING, meta)
     checkpoint.check_same(training_state(learner), state, origin=folder)
-    return counters_of(meta), weights, state
+    return counters_of(meta.counters), weights, state
 
 
 def _hint_previous(opened: run.Run, learner: Learner) -> str:
@@ -179,9 +179,9 @@ def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def counters_of(meta: checkpoint.Checkpoint) -> Counters:
+def counters_of(stored: dict[str, Any]) -> Counters:
     """The counters of a checkpoint. Raises RunError if another version of the program wrote them."""
     try:
-        return Counters.model_validate(meta.counters)
+        return Counters.model_validate(stored)
     except ValidationError:
         raise RunError("Another version of imdb-tx wrote this checkpoint.") from None
