@@ -167,4 +167,4 @@ def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> Non
 
 def test_a_member_in_a_folder_called_dot_is_read(tmp_path: Path) -> None:
     files = {**FILES, "aclImdb/./train/pos/./7_9.txt": "Fine."}
-    assert read(make_archive(tmp_path / "a.tar.gz", files=files)).splits["train"].texts
+    assert "Fine." in read(make_archive(tmp_path / "a.tar.gz", files=files)).splits["train"].texts

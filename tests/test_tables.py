@@ -225,7 +225,7 @@ def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
     _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
     assert [n for batch, _ in blocks for n in batch.column("n").to_pylist()] == [1, 2, 3]
     assert len(told) == 1
-    assert "line 3 does not fit the rows before it ('" in told[0]
+    assert "line 3 does not fit the rows before it (column '" in told[0]
 
 
 def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> None:
@@ -236,6 +236,25 @@ def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> 
             rows_of(tmp_path / name)
     (tmp_path / "t.tsv").write_text('label\ttext\na\t"two\nlines"\n')
     assert rows_of(tmp_path / "t.tsv") == [{"label": "a", "text": "two\nlines"}]
+    (tmp_path / "t.csv").write_text('text;label\n"Great;\n&amp; good.";a\n')
+    assert rows_of(tmp_path / "t.csv") == [{"text": "Great;\n&amp; good.", "label": "a"}]
+
+
+def test_a_value_that_training_does_not_read_may_change_its_type(tmp_path: Path) -> None:
+    rows = [{"text": f"t{i}", "label": i % 2, "price": 1, "of": {}} for i in range(2000)]
+    rows.append({"text": "late", "label": 1, "price": 4.5, "of": {"a": 1}})
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "late" in sources.read(DataConfig(source=str(tmp_path / "r.jsonl"))).splits["train"].texts
+
+
+def test_a_whole_number_written_with_a_point_fits_whole_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 1)
+    values = ['{"n": [1]}', '{"n": [2.0]}', '{"m": null}']
+    lines = [f'{{"text": "{i}", "of": {value}}}' for i, value in enumerate(values)]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    assert [row["text"] for row in rows_of(tmp_path / "r.jsonl")] == ["0", "1", "2"]
 
 
 def test_if_all_rows_are_bad_the_message_does_not_say_that_there_are_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ refused if only an attack or damage can explain them: links, paths with `..`, im
 
 import gzip
 import http.client
+import posixpath
 import re
 import tarfile
 import tempfile
@@ -128,10 +129,11 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         if total > MAX_TOTAL_BYTES:
             raise _too_large(origin)
-        if member.isfile() and REVIEW.search(member.name):
+        name = posixpath.normpath(member.name)
+        if member.isfile() and REVIEW.search(name):
             if member.size > MAX_REVIEW_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
-            yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
+            yield name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
 
 def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:

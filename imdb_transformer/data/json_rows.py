@@ -68,22 +68,36 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
     return pa.schema([(name, _type_of([cells.get(name) for cells in records])) for name in names])
 
 
-def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
-    """Raises ValueError, or an error of pyarrow, if the columns of the schema would change the values.
+def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema, columns: Iterable[str]) -> None:
+    """Raises ValueError, or an error of pyarrow, if one of these columns would change a value.
 
     pyarrow itself cuts 1.9 to 1 in a column of integers, and drops new fields of an object.
     """
-    for field in schema:
-        if pa.types.is_integer(field.type) or pa.types.is_nested(field.type):
-            found = pa.array([cells.get(field.name) for cells in records])
+    for name in columns:
+        kind = schema.field(name).type
+        if pa.types.is_integer(kind) or pa.types.is_nested(kind):
+            found = pa.array([cells.get(name) for cells in records])
             try:
-                found.cast(field.type)
+                found.cast(kind)
             except pa.ArrowInvalid:
-                raise ValueError(f"{field.name!r} holds {field.type} there") from None
-            pair = [pa.schema([field.with_name("both")]), pa.schema([("both", found.type)])]
-            both = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-            if pa.types.is_nested(both) and both != field.type:
-                raise ValueError(f"{field.name!r} has an additional field")
+                raise ValueError(f"column {name!r} cannot hold its value") from None
+            if _adds_fields(found.type, kind):
+                raise ValueError(f"column {name!r} has an additional field")
+
+
+def _adds_fields(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether an object has a field that the objects of a column do not have."""
+    if pa.types.is_list(found) and pa.types.is_list(kind):
+        return _adds_fields(found.value_type, kind.value_type)
+    if not (pa.types.is_struct(found) and pa.types.is_struct(kind)):
+        return False
+    known = {field.name: field.type for field in kind}
+    return any(
+        _adds_fields(field.type, known[field.name])
+        if field.name in known
+        else not pa.types.is_null(field.type)
+        for field in found
+    )
 
 
 def _type_of(values: list[Any]) -> pa.DataType:

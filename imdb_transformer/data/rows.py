@@ -145,8 +145,13 @@ def _rows_of(
                 continue
             if len(row) != len(names):
                 problem = f"has another number of fields than the header ({len(row)}, not {len(names)})"
-            elif delimiter != "," and any("\n" in cell and delimiter in cell for cell in row):
-                problem = "has a quoted cell that seems to hold several rows"
+            elif delimiter == "\t" and any(
+                line.count("\t") == len(names) - 1
+                for cell in row
+                for line in cell.split("\n")[1:]
+                if "\t" in line
+            ):
+                problem = "has a quoted cell with another row in it"
             elif UNDECODED.search("".join(row)):
                 problem = undecodable(encoding)
         if not problem:

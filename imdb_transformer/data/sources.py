@@ -72,7 +72,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     files = _tables_by_split(folder, loose)
     if files and ("train" in files or classes):
         if unused := ", ".join(path.name for path in loose if path not in files.values()):
-            warn(f"{folder}: not read: {unused:.200}. Only files called {', '.join(SPLITS)} are.")
+            warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
         return _read_tables(files, config, classes)
     if not loose or _has_card(folder) or (not files and any(map(_splits_named, loose))):
         return _read_hub_layout(folder, config)
@@ -112,7 +112,8 @@ def _tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
         return files
     named = [(split, path) for path in loose for split in _splits_named(path)]
     files = dict(named)
-    is_hubs = all(tables.suffix_of(path) == ".parquet" for path in loose)
+    is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
+    is_hubs = is_parquet or any(map(tables.is_table, folder.glob("*/**/*")))
     return {} if is_hubs or not len(files) == len(named) == len({*files.values()}) else files
 
 
@@ -133,7 +134,9 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
         for split, path in files.items():
             needed = _columns_needed(split, config)
             try:
-                schema, blocks = tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row)
+                schema, blocks = tables.open_table(
+                    path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
+                )
             except DataError as error:
                 raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
             columns[split], numbers[split] = _columns(blocks, schema, split, config, path, bad_row)

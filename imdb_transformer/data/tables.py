@@ -66,19 +66,22 @@ class Skip:
 
 def open_table(
     path: Path, wanted: Mapping[str, str], *, encoding: str = "utf-8", bad_row: Report = refuse,
-    file: BinaryIO | None = None,
+    file: BinaryIO | None = None, keeps_all: bool = True,
 ) -> tuple[pa.Schema, Iterator[Block]]:  # fmt: skip
     """Columns and rows of a file, a block at a time. Raises ConfigError and DataError.
 
     `wanted` has the required columns, each with the option that names another. If a file is not named like a
     table, each line is a cell of the first required column. `bad_row` is called for each malformed row. If
-    it returns, the row is left out. If `file` is passed, it is read instead of the one at `path`.
+    it returns, the row is left out. If `file` is passed, it is read instead of the one at `path`. Without
+    `keeps_all`, only the required columns need to keep their values.
     """
-    contents = _read(path, wanted, encoding, bad_row, file)
+    contents = _read(path, wanted, encoding, bad_row, file, keeps_all=keeps_all)
     return next(contents), contents
 
 
-def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any) -> Iterator[Any]:
+def _read(
+    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any, *, keeps_all: bool
+) -> Iterator[Any]:
     """The schema, then the blocks. The file is open until the last one is taken."""
 
     bad: list[int] = []
@@ -97,7 +100,7 @@ def _read(path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report,
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
         elif suffix in JSON:
-            contents = _blocks(read_json(lines, encoding, report), report)
+            contents = _blocks(read_json(lines, encoding, report), None if keeps_all else wanted, report)
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report))
         elif suffix == ".xlsx":
@@ -131,17 +134,18 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
     yield from (_as_block(part, schema) for part in _in_parts(texts))
 
 
-def _blocks(records: Iterable[rows.Row], report: rows.BadRow) -> Iterator[Any]:
+def _blocks(records: Iterable[rows.Row], kept: Iterable[str] | None, report: rows.BadRow) -> Iterator[Any]:
     """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
     schema = schema_of([cells for _, _, cells in first])
+    kept = [name for name in schema.names if kept is None or name in kept]
     yield schema
     for part in chain([first] if first else [], parts):
         try:
-            yield _json_block(part, schema)
+            yield _as_block(part, schema, kept)
         except UNFIT:
-            yield _as_block([row for row in part if _fits(row, schema, report)], schema)
+            yield _as_block([row for row in part if _fits(row, schema, kept, report)], schema)
 
 
 def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
@@ -157,23 +161,20 @@ def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
             part, size = [], 0
 
 
-def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
+def _as_block(part: list[rows.Row], schema: pa.Schema, kept: Iterable[str] = ()) -> Block:
+    """The rows in columns of a schema; those of `kept` must hold their values as they are."""
     names = set(schema.names)
     for _, _, cells in part:
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
-    batch = pa.RecordBatch.from_pylist([cells for _, _, cells in part], schema)
-    return batch, [number for number, _, _ in part]
+    records = [cells for _, _, cells in part]
+    check_kept(records, schema, kept)
+    return pa.RecordBatch.from_pylist(records, schema), [number for number, _, _ in part]
 
 
-def _json_block(part: list[rows.Row], schema: pa.Schema) -> Block:
-    check_kept([cells for _, _, cells in part], schema)
-    return _as_block(part, schema)
-
-
-def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
+def _fits(row: rows.Row, schema: pa.Schema, kept: list[str], report: rows.BadRow) -> bool:
     try:
-        _json_block([row], schema)
+        _as_block([row], schema, kept)
     except UNFIT as error:
         report(row[0], f"does not fit the rows before it ({error})")
         return False
