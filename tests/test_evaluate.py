@@ -341,7 +341,7 @@ def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: P
     learnt = corpus.read_split(stored, "train").texts[:30]
     texts = [*learnt, *(f"a film {i}" for i in range(10))]
     write_jsonl(tmp_path / "o.jsonl", texts, ["neg", "pos"] * 20)
-    with pytest.warns(DataWarning, match="30 of the 40 reviews of .* were learnt"):
+    with pytest.warns(DataWarning, match="30 of these 40 reviews"):
         evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))
     assert evaluation.slices[CLEAN].num_examples == 10
 

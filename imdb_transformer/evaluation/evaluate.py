@@ -112,11 +112,12 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
     slices = _slices(rows.texts, predictor)
-    is_new = _new_reviews(rows.texts, located, config.data_dir)
-    if source and not is_new.all():
-        warn(f"{(~is_new).sum():,} of the {len(is_new):,} reviews of {source} were learnt in training")
-    if split == "test" if source is None else not is_new.all():
-        slices[CLEAN] = is_new
+    if source or split == "test":
+        is_new = _new_reviews(rows.texts, located, config.data_dir)
+        if source is None or not is_new.all():
+            slices[CLEAN] = is_new
+        if source and (num_known := (~is_new).sum()):
+            warn(f"{num_known:,} of these {len(is_new):,} reviews are in the run's train or validation split")
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
@@ -159,7 +160,8 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
                 "may contain some of them. To evaluate on it anyway, name it with --source."
             )
     if split == "test" and split not in stored.manifest.splits:
-        raise DataError(f"{config.source} has no test split. Name another: --split validation.")
+        other = "--split validation" if config.held_out_fraction else "--source FILE"
+        raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
     _check_classes(stored.manifest.classes, config.source, located)
     return encoded.rows_of(config, stored, split)
 

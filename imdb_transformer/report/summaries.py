@@ -215,8 +215,9 @@ def _evaluation(folder: str) -> str:
     from imdb_transformer.store import run
 
     with suppress(RunError, DataError):
-        stored = corpus.open_stored(corpus.corpus_folder(run.open_run(Path(folder)).config.data))
-        if "test" not in stored.manifest.splits:
+        config = run.open_run(Path(folder)).config.data
+        stored = corpus.open_stored(corpus.corpus_folder(config))
+        if "test" not in stored.manifest.splits and config.held_out_fraction:
             return command_line("eval", folder, "--split", "validation")
     return command_line("eval", folder)
 
