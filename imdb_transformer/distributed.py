@@ -74,10 +74,11 @@ NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 @contextmanager
 def process_group() -> Iterator[World]:
     """The processes that `torchrun` started, or else this process alone. May be nested."""
-    size, gpu = _number("WORLD_SIZE", "1"), _number("LOCAL_RANK", "0")
+    size = _number("WORLD_SIZE", "1")
     if size == 1:
         yield ALONE
         return
+    gpu = _number("LOCAL_RANK", "0")
     if dist.is_initialized():
         yield World(dist.get_rank(), dist.get_world_size(), gpu)
         return
@@ -102,7 +103,7 @@ def _number(variable: str, default: str) -> int:
     """The value of an environment variable. Raises ConfigError if it is not a number."""
     value = os.environ.get(variable, default)
     if not value.isdecimal():
-        raise ConfigError(f"{variable} is {value!r}, which is not a number. {NOT_TORCHRUN}")
+        raise ConfigError(f"{variable} is {value!r}, which is not a number from 0 on. {NOT_TORCHRUN}")
     return int(value)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -225,6 +226,7 @@ def test_a_world_that_torchrun_did_not_make_is_refused(
 
 
 def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "x")
     with pytest.raises(ConfigError, match="LOCAL_RANK is 'x'"), process_group():
         pass
@@ -232,14 +234,24 @@ def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_process_that_waits_for_the_others_can_be_ended(sent: signal.Signals) -> None:
-    alone = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    script = (
-        "from imdb_transformer.distributed import process_group as group\nprint(flush=True)\nwith group(): 0"
-    )
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, env=ONE_THREAD | alone, stdout=subprocess.PIPE) as waiting:
-        assert waiting.stdout is not None
-        waiting.stdout.readline()
-        time.sleep(3)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    alone = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: None)\n"
+    script += "from imdb_transformer.distributed import process_group as group\nwith group(): 0"
+    with subprocess.Popen([sys.executable, "-c", script], env=ONE_THREAD | alone) as waiting:
+        while waiting.poll() is None and not _listens(port):
+            time.sleep(0.1)
         waiting.send_signal(sent)
-        assert waiting.wait(timeout=30) == -sent
+        assert waiting.wait(timeout=60) == -sent
+
+
+def _listens(port: int) -> bool:
+    """Whether a process has taken a port."""
+    with socket.socket() as tried:
+        try:
+            tried.bind(("", port))
+        except OSError:
+            return True
+    return False

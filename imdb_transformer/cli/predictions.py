@@ -209,7 +209,7 @@ def write_rows(
 
     with _opened(source, reading) as (schema, parts):
         tables.check_output(output, schema, source, force=force)
-        predictor = load(request)
+        predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
         if replaced := tables.replaced_columns(schema, classes):
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
@@ -225,7 +225,7 @@ def write_rows(
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
             except Interrupted as stopped:
-                if source == STDIN:  # it cannot be read again
+                if not source.is_file():  # a pipe cannot be read again
                     shutil.rmtree(tables.parts_folder(output))
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
