@@ -115,7 +115,7 @@ def _parsed_yaml(text: str) -> Any:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen: set[str] = set()
-            for key, _ in node.value:
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
                 name = str(key.value)
                 if name in seen:
                     raise yaml.YAMLError(f"line {key.start_mark.line + 1} has {name!r} a second time")

@@ -149,6 +149,7 @@ def test_a_pruned_run_shows_the_cost_of_its_whole_training(tiny: Tiny, tmp_path:
     assert before.best_step < before.num_steps
     imdb_tx("runs", tmp_path, "--prune")
     assert result_of(folder) == before
+    assert runs_in(tmp_path)[0].step == before.num_steps
 
 
 def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(

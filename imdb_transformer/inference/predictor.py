@@ -179,7 +179,8 @@ class PlainModel:
         self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
         blocks = {name.split(".")[2] for name in self.weights if name.startswith("encoder.blocks.")}
         if len(blocks) != self.config.num_layers:
-            raise RunError(f"{folder} has {len(blocks)} blocks, and the run {self.config.num_layers}.")
+            depths = f"{len(blocks)}, and in the run's config {self.config.num_layers}"
+            raise RunError(f"{folder} does not fit its run: the number of blocks is {depths}.")
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of texts, one at least."""

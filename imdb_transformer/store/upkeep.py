@@ -60,7 +60,7 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _summary(opened: run.Run) -> RunSummary:
     info = opened.info
-    counters = _counters(opened, run.LAST) or _counters(opened, "best") or {}
+    counters = info.last_counters or _counters(opened, run.LAST) or _counters(opened, "best") or {}
     best = counters.get("best") if info.kind == "classifier" else None
     status: str = info.status
     if status == "running":

@@ -43,8 +43,8 @@ STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB 
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
-    "the encoder of {} knows few words of these reviews, so a linear model may be more accurate. To compare: "
-    "imdb-tx baseline"
+    "the encoder of {} knows few words of these reviews. A linear model may be more accurate; `imdb-tx "
+    "baseline` fits one"
 )
 
 Folder = str | PathLike[str]
@@ -144,7 +144,7 @@ def begin(
     length = prepared.tokenizer.characters_per_piece(sample)
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
-        if prepared.tokenizer.knows_few_words(sample, usual):
+        if kind == "classifier" and prepared.tokenizer.knows_few_words(sample, usual):
             warn(UNKNOWN_WORDS.format(init_from))
     run.create(
         folder,
