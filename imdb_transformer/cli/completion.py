@@ -38,10 +38,10 @@ def _kind(path: Path) -> object:
 def run_path(text: str) -> Path:
     """The run, checkpoint or exported file of this path. `base` means runs/base if there is no run `base`."""
     for path in (Path(text), RUNS / text):
-        if path.is_file() or (path / "run.json").exists() or (path / "checkpoint.json").exists():
+        is_of_run = path.parent.name == "checkpoints" and (path.parents[1] / "run.json").exists()
+        if path.is_file() or (path / "run.json").exists() or is_of_run:
             return path
-    is_in_runs = len(Path(text).parts) > 1 and (RUNS / Path(text).parts[0] / "run.json").exists()
-    return RUNS / text if is_in_runs and not Path(text).exists() else Path(text)
+    return Path(text)
 
 
 def takes_run(*refused: str, shipped: bool = True) -> Any:

@@ -74,8 +74,8 @@ def predict(
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     view = _view(explain, method, attention, layer, head, html)
-    is_pipe = is_stdin or (input_file is not None and input_file.exists() and not input_file.is_file())
-    if (output is not None and input_file is None) or (resume and (output is None or is_pipe)):
+    can_resume = output is not None and input_file is not None and input_file.is_file()
+    if (output is not None and input_file is None) or (resume and not can_resume):
         raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
     if (view and not texts) or (html and not view):
         raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")

@@ -76,27 +76,27 @@ def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema, columns: It
     for name in columns:
         kind = schema.field(name).type
         if pa.types.is_integer(kind) or pa.types.is_nested(kind):
-            found = pa.array([cells.get(name) for cells in records])
+            values = pa.array([cells.get(name) for cells in records])
             try:
-                found.cast(kind)
+                values.cast(kind)
             except pa.ArrowInvalid:
                 raise ValueError(f"column {name!r} cannot hold its value") from None
-            if _adds_fields(found.type, kind):
+            if _adds_fields(values.type, kind):
                 raise ValueError(f"column {name!r} has an additional field")
 
 
-def _adds_fields(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether an object has a field that the objects of a column do not have."""
-    if pa.types.is_list(found) and pa.types.is_list(kind):
-        return _adds_fields(found.value_type, kind.value_type)
-    if not (pa.types.is_struct(found) and pa.types.is_struct(kind)):
+def _adds_fields(new: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether objects of the type `new` have a field that those of a column's type, `kind`, lack."""
+    if pa.types.is_list(new) and pa.types.is_list(kind):
+        return _adds_fields(new.value_type, kind.value_type)
+    if not (pa.types.is_struct(new) and pa.types.is_struct(kind)):
         return False
     known = {field.name: field.type for field in kind}
     return any(
         _adds_fields(field.type, known[field.name])
         if field.name in known
         else not pa.types.is_null(field.type)
-        for field in found
+        for field in new
     )
 
 

@@ -110,11 +110,11 @@ def _tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
             files[split] = path
     if files or _has_card(folder):
         return files
-    named = [(split, path) for path in loose for split in _splits_named(path)]
-    files = dict(named)
+    pairs = [(split, path) for path in loose for split in _splits_named(path)]
+    files = dict(pairs)
     is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
-    is_hubs = is_parquet or any(map(tables.is_table, folder.glob("*/**/*")))
-    return {} if is_hubs or not len(files) == len(named) == len({*files.values()}) else files
+    has_more = any(map(tables.is_table, folder.glob("*/**/*")))  # in its folders
+    return {} if is_parquet or has_more or not len(files) == len(pairs) == len({*files.values()}) else files
 
 
 @contextmanager
@@ -141,8 +141,7 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
                 raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
             columns[split], numbers[split] = _columns(blocks, schema, split, config, path, bad_row)
             if not numbers[split]:
-                has_bad = isinstance(bad_row, tables.Skip) and bad_row.num_rows
-                raise DataError(f"{path} has {'only bad rows' if has_bad else 'a header and no rows'}.")
+                raise DataError(f"{path} has a header and no rows that can be read.")
         return from_named_labels(
             columns, origin=config.source, classes=classes, bad_row=bad_row,
             place=lambda split, i: tables.place(files[split], numbers[split][i]),
@@ -151,10 +150,9 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     """The columns of a split's table, each with the option that names another."""
+    text = {config.text_column: "--text-column (data.text_column)"}
     labels = {config.label_column: "--label-column (data.label_column)"}
-    return {config.text_column: "--text-column (data.text_column)"} | (
-        {} if split == "unsupervised" else labels
-    )
+    return text if split == "unsupervised" else text | labels
 
 
 def _columns(

@@ -84,10 +84,7 @@ def _read(
 ) -> Iterator[Any]:
     """The schema, then the blocks. The file is open until the last one is taken."""
 
-    bad: list[int] = []
-
     def report(number: int, problem: str) -> None:
-        bad.append(number)
         bad_row(f"{place(path, number)} {problem}")
 
     suffix = suffix_of(path)
@@ -110,7 +107,7 @@ def _read(
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
-            raise DataError(f"{path} {'has only bad rows' if bad else 'is empty'}.")
+            raise DataError(f"{path} is empty, or has only bad rows.")
         check_columns(schema.names, wanted, path)
         yield schema
         yield from contents
@@ -134,18 +131,18 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
     yield from (_as_block(part, schema) for part in _in_parts(texts))
 
 
-def _blocks(records: Iterable[rows.Row], kept: Iterable[str] | None, report: rows.BadRow) -> Iterator[Any]:
+def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow) -> Iterator[Any]:
     """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
     schema = schema_of([cells for _, _, cells in first])
-    kept = [name for name in schema.names if kept is None or name in kept]
+    exact = [name for name in schema.names if wanted is None or name in wanted]
     yield schema
     for part in chain([first] if first else [], parts):
         try:
-            yield _as_block(part, schema, kept)
+            yield _as_block(part, schema, exact)
         except UNFIT:
-            yield _as_block([row for row in part if _fits(row, schema, kept, report)], schema)
+            yield _as_block([row for row in part if _fits(row, schema, exact, report)], schema)
 
 
 def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
@@ -161,20 +158,20 @@ def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
             part, size = [], 0
 
 
-def _as_block(part: list[rows.Row], schema: pa.Schema, kept: Iterable[str] = ()) -> Block:
-    """The rows in columns of a schema; those of `kept` must hold their values as they are."""
+def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Iterable[str] = ()) -> Block:
+    """The rows in the columns of a schema. The `exact` columns must keep their values."""
     names = set(schema.names)
     for _, _, cells in part:
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
     records = [cells for _, _, cells in part]
-    check_kept(records, schema, kept)
+    check_kept(records, schema, exact)
     return pa.RecordBatch.from_pylist(records, schema), [number for number, _, _ in part]
 
 
-def _fits(row: rows.Row, schema: pa.Schema, kept: list[str], report: rows.BadRow) -> bool:
+def _fits(row: rows.Row, schema: pa.Schema, exact: list[str], report: rows.BadRow) -> bool:
     try:
-        _as_block([row], schema, kept)
+        _as_block([row], schema, exact)
     except UNFIT as error:
         report(row[0], f"does not fit the rows before it ({error})")
         return False

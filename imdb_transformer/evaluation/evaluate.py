@@ -29,11 +29,9 @@ from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or exported file
-
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
-ALL = "all"
-"""all labelled splits of another source, together"""
+ALL = "all"  # labelled splits of another source, together
 LOG_TEMPERATURES = (-3.0, 3.0)  # a factor of 20 either way
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
@@ -116,8 +114,8 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         is_new = _new_reviews(rows.texts, located, config.data_dir)
         if source is None or not is_new.all():
             slices[CLEAN] = is_new
-        if source and (num_known := (~is_new).sum()):
-            warn(f"{num_known:,} of these {len(is_new):,} reviews are in the run's train or validation split")
+        if source and not is_new.all():
+            warn(f"{(~is_new).sum():,} of these {len(is_new):,} reviews were in training or validation")
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,

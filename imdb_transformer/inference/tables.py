@@ -92,14 +92,18 @@ def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
 
     Each of `classes` gets a column with its probability.
     """
-    added = ADDED | {f"probability_{name}": pa.float64() for name in classes}
+    added = _added(classes)
     return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
+
+
+def _added(classes: Sequence[str]) -> dict[str, pa.DataType]:
+    """The columns of the predictions."""
+    return ADDED | {f"probability_{name}": pa.float64() for name in classes}
 
 
 def replaced_columns(schema: pa.Schema, classes: Sequence[str] = ()) -> list[str]:
     """The columns of an input that `output_schema` leaves out."""
-    kept = output_schema(schema, classes).names[: -len(ADDED) - len(classes)]
-    return [name for name in schema.names if name not in kept]
+    return [name for name in schema.names if name in _added(classes)]
 
 
 def with_predictions(
