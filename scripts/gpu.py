@@ -35,14 +35,14 @@ def main() -> None:
     )
     options = parser.parse_args()
     end = time.monotonic() + options.seconds - GRACE_SECONDS
-    given = [f"data.data_dir={options.data}", *options.overrides]
+    common = [f"data.data_dir={options.data}", *options.overrides]
     if options.source:
-        given.append(f"data.source={options.source}")
+        common.append(f"data.source={options.source}")
     encoder = options.runs / "encoder"
-    trainings = [("pretrain", encoder, given)]
+    trainings = [("pretrain", encoder, common)]
     for seed in SEEDS:
-        own = [*given, f"train.seed={seed}", f"train.init_from={encoder}", *options.finetune]
-        trainings.append(("train", options.runs / f"seed-{seed}", own))
+        changes = [*common, f"train.seed={seed}", f"train.init_from={encoder}", *options.finetune]
+        trainings.append(("train", options.runs / f"seed-{seed}", changes))
     for command, folder, overrides in trainings:
         if not is_finished(folder) and not advance(command, folder, options.config, overrides, end):
             print(f"to be continued: {command} {folder}")

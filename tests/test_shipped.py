@@ -154,8 +154,8 @@ def test_deepen_continues_the_encoder_of_pretrain_and_makes_that_of_base() -> No
     assert second.train.init_from == "runs/pretrain"
     assert (first.model.num_layers, second.model.num_layers, third.model.num_layers) == (2, 4, 4)
     ignored = starting_weights.FREE | {"num_layers"}
-    kept = [each.model.model_dump(exclude=ignored) for each in (first, second, third)]
-    assert kept[0] == kept[1] == kept[2]
+    configs = [each.model.model_dump(exclude=ignored) for each in (first, second, third)]
+    assert configs[0] == configs[1] == configs[2]
     assert first.tokenizer == second.tokenizer == third.tokenizer
 
 
