@@ -1,6 +1,7 @@
 """Runs in a list, what is pruned of them, what they are called, and the command that is shown after them."""
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
         "killed": "killed",
     }  # fmt: skip
     validated = {name for name, each in listed.items() if each["validation_accuracy"]}
-    assert validated == {"classifier", "my half", "killed"}
+    assert validated == {"classifier", "linear", "my half", "killed"}
     size = sum(path.stat().st_size for path in (runs / "linear").rglob("*") if path.is_file())
     assert listed["linear"]["num_bytes"] == size
     assert listed["my half"]["step"] == 5
@@ -99,6 +100,14 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch:
     export = tmp_path / "my reviews  (May).csv.gz"
     export.touch()
     assert run_name("scratch", "scratch.toml", str(export)) == "my-reviews-(May)"
+
+
+def test_a_file_whose_name_is_not_utf_8_is_refused_by_its_name(tmp_path: Path) -> None:
+    table = os.fsencode(tmp_path) + b"/caf\xe9.csv"
+    write_jsonl(Path(os.fsdecode(table)), ["good", "bad"], ["1", "2"])
+    message = str(imdb_tx("train", os.fsdecode(table), "--dry-run").exception)
+    assert message.startswith(f"The name {tmp_path}/caf")
+    assert "is not UTF-8" in message
 
 
 def test_the_command_after_pretraining_starts_a_training(encoder: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
+from imdb_transformer.errors import ConfigError
 
 Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
 
@@ -205,6 +206,8 @@ def table_keys(
     source: str | None, text_column: str | None, label_column: str | None, encoding: str, bad_rows: str | None
 ) -> list[str]:
     """The overrides that a command's options for a file of reviews stand for."""
+    if source is not None and any("\udc80" <= character <= "\udcff" for character in source):
+        raise ConfigError(f"The name {source} is not UTF-8, and a config can only hold UTF-8. Rename it.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding or None, "data.bad_rows": bad_rows,

@@ -57,7 +57,8 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     if config.data.held_out_fraction:
         logits, labels = validation_logits(opened)
         validation = score(logits, labels)
-        opened = opened.updated(temperature=fit_temperature(logits, labels))
+        counters = {"best": validation.model_dump()}
+        opened = opened.updated(temperature=fit_temperature(logits, labels), counters=counters)
     opened.with_status("finished")
     return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
 

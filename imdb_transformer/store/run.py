@@ -69,8 +69,9 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     characters_per_piece: float = 0.0
     """of the training reviews, by its tokenizer; 0 for a linear model"""
     pruned: bool = False
-    last_counters: dict[str, Any] | None = None
-    """whether `last` and `previous` were deleted, to save space; and the counters of `last`"""
+    """whether `last` and `previous` were deleted, to save space"""
+    counters: dict[str, Any] | None = None
+    """those of the last step, if there is no `last` that has them: in a pruned run, and in a linear one"""
 
 
 class Vocabulary(Protocol):

@@ -28,7 +28,7 @@ class RunSummary(BaseModel):
     step: int
     """of the last checkpoint"""
     validation_accuracy: float | None
-    """of a classifier's best checkpoint"""
+    """of the best checkpoint; an encoder has none"""
     num_bytes: int
 
 
@@ -51,7 +51,7 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
         paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
         if listed.status == "finished" and paths:
             with locked(opened.folder):
-                opened.updated(pruned=True, last_counters=_counters(opened, run.LAST))
+                opened.updated(pruned=True, counters=_counters(opened, run.LAST))
                 freed = sum(map(_num_bytes, paths))
                 for path in paths:
                     shutil.rmtree(path)
@@ -60,8 +60,8 @@ def prune(folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _summary(opened: run.Run) -> RunSummary:
     info = opened.info
-    counters = info.last_counters or _counters(opened, run.LAST) or _counters(opened, "best") or {}
-    best = counters.get("best") if info.kind == "classifier" else None
+    counters = info.counters or _counters(opened, run.LAST) or _counters(opened, "best") or {}
+    best = counters.get("best") if info.kind != "encoder" else None
     status: str = info.status
     if status == "running":
         with suppress(RunError), locked(opened.folder):  # RunError: a process has the run

@@ -233,7 +233,7 @@ def result_of(folder: Folder) -> TrainingResult:
     opened, _ = run.locate(Path(folder))
     name: run.CheckpointName = "best" if opened.info.pruned else run.LAST
     meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=opened.info.tokenizer_hash)
-    counters = counters_of(opened.info.last_counters or meta.counters)
+    counters = counters_of(opened.info.counters or meta.counters)
     return TrainingResult(
         run=str(opened.folder),
         kind=opened.info.kind,
