@@ -5,6 +5,7 @@
 
 import copy
 import difflib
+import hashlib
 import re
 import reprlib
 import tomllib
@@ -84,6 +85,11 @@ def _culprit(location: tuple[Any, ...], set_by: dict[str, str]) -> str:
 def dump(config: Config) -> str:
     """The whole config as TOML; `parse` of it gives the same config back."""
     return tomli_w.dumps(config.model_dump())
+
+
+def hash_of(config: Config) -> str:
+    """A hash of the value of every key."""
+    return hashlib.sha256(dump(config).encode()).hexdigest()
 
 
 def read(path: Path) -> dict[str, Any]:

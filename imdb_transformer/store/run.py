@@ -51,7 +51,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """`run.json`: what a run is, and its status."""
 
     kind: Kind
-    weighting: Weighting | None
+    weighting: Weighting | None = None
     """of a linear model's n-grams"""
     status: Status
     started: str
@@ -62,7 +62,9 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     tokenizer_hash: str
     file_hashes: dict[str, str]
     """of the files that were written once: config, vocabulary, environment, soft labels"""
-    origin_hash: str
+    requested_hash: str = ""
+    """of the config that was asked for, before `auto` and 0 became values that suit the reviews"""
+    origin_hash: str = ""
     """of the checkpoints that it started from or learnt from; empty if there are none"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
@@ -137,14 +139,13 @@ def check_free(folder: Path) -> None:
 
 
 def create(
-    folder: Path, config: Config, *, kind: Kind = "classifier", weighting: Weighting | None = None,
-    vocabulary: Vocabulary, classes: tuple[str, ...], corpus_hash: str, hardware: str,
-    soft_labels: NDArray[np.float32] | None = None, origin_hash: str = "",
-    characters_per_piece: float = 0.0, fill: Callable[[Run], None],
+    folder: Path, config: Config, *, vocabulary: Vocabulary, hardware: str,
+    soft_labels: NDArray[np.float32] | None = None, fill: Callable[[Run], None], **about: Any,
 ) -> Run:  # fmt: skip
     """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
 
-    Raises RunError if the folder holds something.
+    `about` has the other fields of its `RunInfo`: kind, classes, corpus_hash and so on. Raises RunError if
+    the folder holds something.
     """
     check_free(folder)
     with refuse_if_taken(folder), new_folder(folder) as temporary:
@@ -155,10 +156,8 @@ def create(
         vocabulary.save(temporary)
         hashes = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
         info = RunInfo(
-            kind=kind, weighting=weighting, status="running", started=_now(), classes=classes,
-            vocab_size=vocabulary.vocab_size, corpus_hash=corpus_hash, origin_hash=origin_hash,
-            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes,
-            characters_per_piece=characters_per_piece,
+            status="running", started=_now(), vocab_size=vocabulary.vocab_size,
+            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes, **about,
         )  # fmt: skip
         write_json(temporary / INFO, info)
         (temporary / "checkpoints").mkdir()

@@ -149,17 +149,12 @@ def _prepared(
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
 
 
-def known_stars(config: Config, corpus: Corpus) -> NDArray[np.int64] | None:
-    """(N,): the stars of train, -1 where they are not known; None if none are."""
-    known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
-    return None if (known == stars.UNKNOWN).all() else known
-
-
 def _with_stars(config: Config, corpus: Corpus, train: EncodedSplit) -> tuple[Config, EncodedSplit]:
     """`train` with the stars of its reviews. If none are known, the config gets `star_weight` 0 instead."""
     if not config.train.star_weight:
         return config, train
-    if (known := known_stars(config, corpus)) is None:
+    known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
+    if (known == stars.UNKNOWN).all():
         warn(NO_STARS)
         without = config.train.model_copy(update={"star_weight": 0.0})
         return config.model_copy(update={"train": without}), train

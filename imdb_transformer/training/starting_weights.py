@@ -17,8 +17,8 @@ from imdb_transformer.errors import RunError
 from imdb_transformer.store import checkpoint, run
 
 NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
-# Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
+# Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 

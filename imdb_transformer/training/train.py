@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from imdb_transformer import hardware
+from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, process_group
@@ -35,8 +35,7 @@ from imdb_transformer.training.checkpoints import (
     save_checkpoint,
 )
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
-from imdb_transformer.training.prepare import Prepared, SoftLabels, known_stars, prepare, prepare_again
-from imdb_transformer.training.probe import AUTO, LABELLED, SHORT_DROPOUT, UNLABELLED
+from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
@@ -156,6 +155,7 @@ def begin(
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
         characters_per_piece=length,
+        requested_hash=config_file.hash_of(config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         fill=lambda new: save_checkpoint(new, run.LAST, learner, Counters()),
     )
@@ -183,28 +183,12 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
 def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
-    options, begun = config.train, opened.config.train
     stored, _ = corpus.ensure(config.data)
-    has_stars = begun.star_weight > 0 or known_stars(config, stored) is not None
-    was_chosen = begun.init_from in (UNLABELLED, LABELLED)  # which `auto` chooses from
-    from_reviews = {
-        "epochs": options.epochs or begun.epochs,
-        "evals_per_epoch": options.evals_per_epoch if options.epochs else begun.evals_per_epoch,
-        "batch_tokens": options.batch_tokens or begun.batch_tokens,
-        "init_from": begun.init_from if options.init_from == AUTO and was_chosen else options.init_from,
-        "star_weight": options.star_weight if has_stars else 0.0,
-    }
-    model = config.model
-    if options.init_from == AUTO:  # then short reviews get dropout
-        dropouts = (model.dropout, max(model.dropout, SHORT_DROPOUT))
-        if opened.config.model.dropout in dropouts:
-            model = model.model_copy(update={"dropout": opened.config.model.dropout})
-    changes = {"train": options.model_copy(update=from_reviews), "model": model}
-    resolved = config.model_copy(update=changes)
+    origin_hash = starting_weights.origin_hash(opened.config, teachers)
+    is_asked_for = opened.info.requested_hash == config_file.hash_of(config)
     differences = {
-        "with another config": opened.config != resolved,
-        "of another encoder or --teacher": opened.info.origin_hash
-        != starting_weights.origin_hash(resolved, teachers),
+        "with another config": opened.config != config and not is_asked_for,
+        "of another encoder or --teacher": opened.info.origin_hash != origin_hash,
         "on other reviews": stored.content_hash != opened.info.corpus_hash,
     }
     for difference, exists in differences.items():
