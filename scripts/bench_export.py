@@ -61,7 +61,7 @@ def take_turns(paths: dict[str, Path], texts: list[str]) -> Turns:
 def measure(path: Path, source: str | None) -> tuple[int, dict[str, Row]]:
     """The number of turns, and what is printed of each contestant."""
     config = reviews_of(path, source)
-    stored, _ = corpus.ensure(config)
+    stored = corpus.ensure(config)
     texts, labels = encoded.rows_of(config, stored, "test")
     expected = in_fp32(path, texts[:NUM_COMPARED])
     with tempfile.TemporaryDirectory() as folder:

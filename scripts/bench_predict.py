@@ -173,7 +173,7 @@ def make_linear(data: DataConfig) -> contest.Variants:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline as in_a_row
 
-    corpus, _ = ensure(data)
+    corpus = ensure(data)
     train = read_split(corpus, "train")
     model = in_a_row(TfidfVectorizer(), LogisticRegression(max_iter=1000)).fit(train.texts, train.labels)
     return {"all texts": model.predict}
@@ -286,7 +286,7 @@ def result_of(turns: contest.Turns, parts: list[list[str]]) -> dict[str, Any]:
 def measure(path: Path, seconds: float, source: str | None = None) -> dict[str, Any]:
     """Everything that is printed, by name."""
     opened, data = run.open_run(path), reviews_of(path, source)
-    corpus, _ = ensure(data)
+    corpus = ensure(data)
     test = read_split(corpus, "test").texts
     parts = [test[i::NUM_PARTS][:PART] for i in range(NUM_PARTS)]
     turns = contest.take_turns(contestants(path, data), parts, seconds=seconds, sample=parts[0][:SAMPLE])

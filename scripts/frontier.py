@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     data = load_config("base.toml", options.overrides).data
-    stored, _ = corpus.ensure(data)
+    stored = corpus.ensure(data)
     splits = {split: rows_of(data, stored, split) for split in SPLITS}
     points = [point_of(spec) for spec in options.runs]
     points += [linear_point(kind, splits) for kind in get_args(Weighting)]

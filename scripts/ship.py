@@ -70,7 +70,7 @@ def ship(origin: Path, name: str) -> None:
 def compare(classifier: Path, copy: Path) -> None:
     """Stops if 8 bits cost more than 0.05 points of accuracy on validation."""
     config = run.locate(classifier)[0].config.data
-    stored, _ = corpus.ensure(config)
+    stored = corpus.ensure(config)
     rows = encoded.rows_of(config, stored, "validation")
     labels = np.array(rows.labels)
     scores = {name: score(load_model(path).logits(rows.texts), labels)

@@ -71,7 +71,7 @@ def test_a_saved_baseline_gives_the_logits_of_the_one_fitted(
     config = tiny()
     make_baseline(tmp_path / "run", config, weighting)
     loaded = Predictor.load(tmp_path / "run").models[0]
-    stored, _ = ensure(config.data)
+    stored = ensure(config.data)
     rows = rows_of(config.data, stored, "train")
     fitted = fit(weighting, rows.texts, np.array(rows.labels), num_classes=2)
     np.testing.assert_array_equal(loaded.logits(TEXTS), fitted.logits(TEXTS))

@@ -19,14 +19,14 @@ def config(source: Path | str, tmp_path: Path) -> DataConfig:
 def test_train_and_validation_are_disjoint_balanced_and_stable_under_row_order(
     tmp_path: Path, source: Path
 ) -> None:
-    first, _ = corpus.ensure(config(source, tmp_path))
+    first = corpus.ensure(config(source, tmp_path))
     shuffled = tmp_path / "shuffled"
     shuffled.mkdir()
     for path in source.iterdir():
         lines = path.read_text().splitlines(keepends=True)
         random.Random(1).shuffle(lines)
         (shuffled / path.name).write_text("".join(lines))
-    second, _ = corpus.ensure(config(shuffled, tmp_path))
+    second = corpus.ensure(config(shuffled, tmp_path))
     assert first.content_hash == second.content_hash
     assert corpus.read_split(first, "validation") == corpus.read_split(second, "validation")
     train, validation = (corpus.read_split(first, name) for name in ("train", "validation"))
@@ -37,7 +37,7 @@ def test_train_and_validation_are_disjoint_balanced_and_stable_under_row_order(
 def test_copies_of_a_text_stay_on_one_side_of_the_validation_cut(tmp_path: Path) -> None:
     path = tmp_path / "copies.jsonl"
     write_jsonl(path, ["same"] * 30 + ["other"] * 30 + ["x", "y"] * 20, ["a", "b"] * 50)
-    stored, _ = corpus.ensure(config(path, tmp_path))
+    stored = corpus.ensure(config(path, tmp_path))
     texts = {name: set(corpus.read_split(stored, name).texts) for name in stored.manifest.splits}
     assert set(texts) == {"train", "validation", "test"}
     for label in (0, 1):
@@ -52,7 +52,7 @@ def test_unsupervised_leaves_out_held_out_texts(tmp_path: Path) -> None:
     write_jsonl(folder / "train.jsonl", [f"t{i}" for i in range(40)], ["a", "b"] * 20)
     write_jsonl(folder / "test.jsonl", ["held out", "too"], ["a", "b"])
     write_jsonl(folder / "unsupervised.jsonl", ["held out", "free"], ["", ""])
-    stored, _ = corpus.ensure(config(folder, tmp_path))
+    stored = corpus.ensure(config(folder, tmp_path))
     assert corpus.read_split(stored, "unsupervised").texts == ["free"]
 
 
@@ -63,14 +63,15 @@ def test_a_second_call_uses_the_stored_corpus_unless_the_source_has_changed(
     folder.mkdir()
     for path in source.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    first, was_there = corpus.ensure(config(folder, tmp_path))
-    assert not was_there
-    assert corpus.ensure(config(folder, tmp_path)) == (first, True)
+    first = corpus.ensure(config(folder, tmp_path))
+    assert first.is_new
+    again = first._replace(is_new=False)
+    assert corpus.ensure(config(folder, tmp_path)) == again
     with (folder / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
-    assert corpus.ensure(config(folder, tmp_path), known=first.content_hash) == (first, True)  # as a run does
-    changed, was_there = corpus.ensure(config(folder, tmp_path))
-    assert not was_there
+    assert corpus.ensure(config(folder, tmp_path), known=first.content_hash) == again  # as a run does
+    changed = corpus.ensure(config(folder, tmp_path))
+    assert changed.is_new
     assert changed.content_hash != first.content_hash
 
 
@@ -96,24 +97,24 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
 def test_stored_corpus_is_used_when_the_source_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "gone.jsonl"
     write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
-    first, _ = corpus.ensure(config(path, tmp_path))
+    first = corpus.ensure(config(path, tmp_path))
     path.unlink()
-    assert corpus.ensure(config(path, tmp_path)) == (first, True)
+    assert corpus.ensure(config(path, tmp_path)) == first._replace(is_new=False)
 
 
 def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_need_it(
     tmp_path: Path, source: Path
 ) -> None:
-    stored, _ = corpus.ensure(config(source, tmp_path))
+    stored = corpus.ensure(config(source, tmp_path))
     corpus.split_path(stored, "test").unlink()
-    assert corpus.ensure(config(source, tmp_path)) == (stored, True)
-    assert corpus.ensure(config(source, tmp_path), needs=["test"]) == (stored, False)
+    assert corpus.ensure(config(source, tmp_path)) == stored._replace(is_new=False)
+    assert corpus.ensure(config(source, tmp_path), needs=["test"]) == stored
     assert corpus.split_path(stored, "test").exists()
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "test.parquet", "manifest.json"])
 def test_damaged_corpus_is_refused_by_file_name(tmp_path: Path, source: Path, name: str) -> None:
-    stored, _ = corpus.ensure(config(source, tmp_path))
+    stored = corpus.ensure(config(source, tmp_path))
     path = stored.folder / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -161,7 +162,7 @@ def test_a_class_too_rare_to_hold_some_out_is_refused(tmp_path: Path) -> None:
 def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:
     path = tmp_path / "both.jsonl"
     write_jsonl(path, [f"t{i // 2}" for i in range(200)], ["a", "b"] * 100)
-    stored, _ = corpus.ensure(config(path, tmp_path))
+    stored = corpus.ensure(config(path, tmp_path))
     sets = [set(corpus.read_split(stored, name).texts) for name in stored.manifest.splits]
     assert sum(map(len, sets)) == len(set().union(*sets))
 
@@ -193,7 +194,7 @@ def test_imdbs_listed_reviews_are_validation_and_the_others_are_train(tmp_path: 
         file.writelines(lines[:20])  # pretraining must not see them
     # Whatever share is asked for.
     wide = config(unlabelled, tmp_path).model_copy(update={"held_out_fraction": 0.5})
-    stored, _ = corpus.ensure(wide)
+    stored = corpus.ensure(wide)
     texts = stored_texts(stored)
     listed = {json.loads(line)["text"] for line in lines[:20]}
     assert texts["validation"] == listed
@@ -216,7 +217,7 @@ def test_a_part_of_imdb_holds_out_its_listed_reviews_if_they_are_a_fair_share(
     tmp_path: Path, imdb: Path, num_listed: int, num_others: int, by_list: bool
 ) -> None:
     folder = part_of(imdb, tmp_path / "part", num_listed, num_others)
-    stored, _ = corpus.ensure(config(folder, tmp_path))
+    stored = corpus.ensure(config(folder, tmp_path))
     assert not stored.manifest.is_imdb
     texts = stored_texts(stored)
     listed = {
@@ -232,7 +233,7 @@ def test_a_part_of_imdb_holds_out_its_listed_reviews_if_they_are_a_fair_share(
 def test_a_sources_own_validation_split_is_used_even_with_imdb(tmp_path: Path, imdb: Path) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
     write_jsonl(folder / "validation.jsonl", ["a review of mine", "another"], ["neg", "pos"])
-    stored, _ = corpus.ensure(config(folder, tmp_path))
+    stored = corpus.ensure(config(folder, tmp_path))
     texts = stored_texts(stored)
     assert texts["validation"] == {"a review of mine", "another"}
     assert not stored.manifest.is_imdb
@@ -242,7 +243,7 @@ def test_a_sources_own_validation_split_is_used_even_with_imdb(tmp_path: Path, i
 def test_imdbs_train_split_is_recognised_beside_another_test_split(tmp_path: Path, imdb: Path) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "imdb"))
     write_jsonl(folder / "test.jsonl", ["a review of mine", "another"], ["neg", "pos"])
-    stored, _ = corpus.ensure(config(folder, tmp_path))
+    stored = corpus.ensure(config(folder, tmp_path))
     assert stored_texts(stored)["test"] == {"a review of mine", "another"}
     assert len(stored_texts(stored)["validation"]) == 20
     assert not stored.manifest.is_imdb
@@ -253,7 +254,7 @@ def test_a_source_named_like_imdb_is_refused_if_one_split_differs(
     tmp_path: Path, imdb: Path, split: str
 ) -> None:
     folder = Path(shutil.copytree(imdb, tmp_path / "aclImdb_v1."))
-    assert corpus.ensure(config(folder, tmp_path))[0].manifest.is_imdb
+    assert corpus.ensure(config(folder, tmp_path)).manifest.is_imdb
     lines = (folder / f"{split}.jsonl").read_text().splitlines(keepends=True)
     (folder / f"{split}.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(DataError, match=rf"wrong checksum of {split}\. .*your own file, rename it"):
@@ -265,7 +266,7 @@ def test_reviews_from_the_hub_are_refused_if_one_split_differs(
 ) -> None:
     reviews = corpus.sources.read(DataConfig(source=str(imdb)))
     monkeypatch.setattr(corpus.sources, "read", lambda _: reviews)
-    assert corpus.ensure(config("hub", tmp_path / "whole"))[0].manifest.is_imdb
+    assert corpus.ensure(config("hub", tmp_path / "whole")).manifest.is_imdb
     monkeypatch.setitem(corpus.IMDB_HASHES, "test", "0" * 64)
     with pytest.raises(DataError, match=r"hub is not IMDB: wrong checksum of test\. "):
         corpus.ensure(config("hub", tmp_path / "other"))
@@ -274,9 +275,9 @@ def test_reviews_from_the_hub_are_refused_if_one_split_differs(
 def test_relative_and_absolute_paths_use_the_same_stored_corpus(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = corpus.ensure(config(source, tmp_path))
+    first = corpus.ensure(config(source, tmp_path))
     monkeypatch.chdir(source.parent)
-    assert corpus.ensure(config(source.name, tmp_path)) == (first, True)
+    assert corpus.ensure(config(source.name, tmp_path)) == first._replace(is_new=False)
 
 
 def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:

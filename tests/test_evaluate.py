@@ -86,7 +86,7 @@ def guesses(tmp_path: Path) -> run.Run:
 
 
 def test_the_temperature_is_fitted_on_validation(guesses: run.Run) -> None:
-    stored, _ = corpus.ensure(guesses.config.data)
+    stored = corpus.ensure(guesses.config.data)
 
     def fitted(split: str) -> float:
         rows = encoded.rows_of(guesses.config.data, stored, split)
@@ -337,7 +337,7 @@ def test_scores_are_printed_even_if_they_cannot_be_written(trained: Path, tmp_pa
 
 def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
-    stored, _ = corpus.ensure(run.open_run(folder).config.data)
+    stored = corpus.ensure(run.open_run(folder).config.data)
     learnt = corpus.read_split(stored, "train").texts[:30]
     texts = [*learnt, *(f"a film {i}" for i in range(10))]
     write_jsonl(tmp_path / "o.jsonl", texts, ["neg", "pos"] * 20)

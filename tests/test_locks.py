@@ -47,13 +47,13 @@ def test_two_processes_import_a_corpus_once(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "reviews.jsonl"
     config = DataConfig(source=str(path), data_dir=str(tmp_path / "data"))
     write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
-    former, _ = corpus.ensure(config)
+    former = corpus.ensure(config)
     write_jsonl(path, [f"t{i}" for i in range(60)], ["a", "b"] * 30)
     slow = Slow(corpus.sources.read)
     monkeypatch.setattr(corpus.sources, "read", slow)
-    (first, _), (second, was_there) = by_two(lambda: corpus.ensure(config), slow)
-    assert first == second != former
-    assert was_there
+    first, second = by_two(lambda: corpus.ensure(config), slow)
+    assert first == second._replace(is_new=True) != former
+    assert not second.is_new
     assert slow.num_calls == 1
     assert [path.name for path in (tmp_path / "data").iterdir()] == [first.folder.name]
 
@@ -78,14 +78,14 @@ def test_a_second_process_does_not_disturb_an_import_between_its_renames(
 
     monkeypatch.setattr(Path, "rename", renamed)
     first, second = by_two(lambda: corpus.ensure(config), slow)
-    assert first == (second[0], False)
-    assert second[1]
-    assert first[0].manifest.splits["train"].num_rows > 40
+    assert first == second._replace(is_new=True)
+    assert not second.is_new
+    assert first.manifest.splits["train"].num_rows > 40
 
 
 def test_two_processes_train_a_tokenizer_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny()
-    stored, _ = corpus.ensure(config.data)
+    stored = corpus.ensure(config.data)
     slow = Slow(Tokenizer.train)
     monkeypatch.setattr(Tokenizer, "train", slow)
     first, second = by_two(lambda: encoded.tokenize(config, []), slow)
@@ -148,7 +148,7 @@ def test_a_corpus_replaced_during_verification_is_verified_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
 ) -> None:
     config = DataConfig(source=str(source), data_dir=str(tmp_path / "data"))
-    stored, _ = corpus.ensure(config)
+    stored = corpus.ensure(config)
     verify, told = corpus.verify, [DataError("its checksum is wrong")]
 
     def once(looked_at: corpus.Corpus) -> None:
@@ -157,7 +157,7 @@ def test_a_corpus_replaced_during_verification_is_verified_again(
         verify(looked_at)
 
     monkeypatch.setattr(corpus, "verify", once)
-    assert corpus.ensure(config) == (stored, True)
+    assert corpus.ensure(config) == stored._replace(is_new=False)
 
 
 def test_a_folder_that_is_being_replaced_is_not_settled(tmp_path: Path) -> None:

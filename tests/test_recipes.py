@@ -127,7 +127,7 @@ def test_each_unlabelled_review_gets_its_teachers_probabilities(tiny: Tiny, tmp_
     teachers = [tmp_path / kind for kind in ("nb", "tfidf")]
     for path in teachers:
         make_baseline(path, tiny(), path.name)  # type: ignore[arg-type]
-    stored, _ = corpus.ensure(tiny().data)
+    stored = corpus.ensure(tiny().data)
     soft = soft_labels(teachers, tiny(), stored)
     texts = corpus.read_split(stored, "unsupervised").texts
     means = np.mean([Predictor.load(path).probabilities(texts) for path in teachers], axis=0)
@@ -278,7 +278,7 @@ def test_the_text_recipe_runs_as_the_readme_has_it(config_path: Path, tmp_path: 
     told = json.loads(result.stdout)
     students = [tmp_path / f"r-seed-{seed}" for seed in (0, 1)]
     assert told["runs"] == list(map(str, students))
-    stored, _ = corpus.ensure(run.open_run(tmp_path / "teacher").config.data)
+    stored = corpus.ensure(run.open_run(tmp_path / "teacher").config.data)
     unlabelled = corpus.read_split(stored, "unsupervised").texts
     taught_by = Predictor.load(tmp_path / "teacher", tmp_path / "nb").probabilities(unlabelled)
     for student, accuracy in zip(students, told["test_accuracy"]["each"], strict=True):

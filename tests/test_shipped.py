@@ -180,7 +180,7 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
         assert probe.choose_start(config, "encoder", CPU).train.init_from == "imdb-encoder"
     assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
     monkeypatch.undo()
-    rows_read = rows_of(config.data, corpus.ensure(config.data)[0], "train")
+    rows_read = rows_of(config.data, corpus.ensure(config.data), "train")
     assert probe.probe_accuracy("imdb", config, rows_read, CPU) > 0.8
     assert (
         probe.probe_accuracy("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0

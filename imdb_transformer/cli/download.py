@@ -38,9 +38,9 @@ def download(
         "encoding": encoding, "bad_rows": bad_rows or "fail",
     }  # fmt: skip
     config = config_file.parse({"data": data}, origin="command line").data
-    stored, was_there = corpus.ensure(config, needs=SPLITS)
+    stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
-        place = {"folder": str(stored.folder), "was_there": was_there, "content_hash": stored.content_hash}
-        print(json.dumps(place | stored.manifest.model_dump(mode="json")))
+        place = {"folder": str(stored.folder), "content_hash": stored.content_hash}
+        print(json.dumps(place | {"was_there": not stored.is_new} | stored.manifest.model_dump(mode="json")))
     else:
-        print(summaries.corpus(stored, was_there=was_there))
+        print(summaries.corpus(stored))

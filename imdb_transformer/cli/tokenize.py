@@ -34,7 +34,7 @@ def tokenize(
     from imdb_transformer.data.corpus import ensure, split_path
     from imdb_transformer.report import summaries
 
-    stored, _ = ensure(resolved.data)
+    stored = ensure(resolved.data)
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
     if not resolved.data.held_out_fraction and "validation" in names:
         names.remove("validation")  # it is part of train

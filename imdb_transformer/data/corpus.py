@@ -58,6 +58,8 @@ class Corpus(NamedTuple):
 
     folder: Path
     manifest: Manifest
+    is_new: bool = False
+    """whether it has just been imported"""
 
     @property
     def content_hash(self) -> str:
@@ -72,8 +74,8 @@ def content_hash(rows: Rows) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> tuple[Corpus, bool]:
-    """The stored corpus of a source, imported if necessary, and whether it was stored already.
+def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> Corpus:
+    """The stored corpus of a source, imported if necessary.
 
     A stored corpus is verified by hash. It is imported again in two cases: a local source has changed, or the
     file of a split in `needs` is gone (training needs no test split). A run passes the content hash of its
@@ -83,12 +85,12 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     folder, needs = corpus_folder(config), tuple(needs)
     with suppress(DataError):  # it is damaged, or another process is replacing it
         if files.is_settled(folder) and (stored := _usable(config, folder, needs, known)):
-            return stored, True
+            return stored
     with one_at_a_time(folder):
         files.recover_folder(folder)
         if stored := _usable(config, folder, needs, known):
-            return stored, True
-        return _import(config, folder), False
+            return stored
+        return _import(config, folder)
 
 
 def is_stored(config: DataConfig) -> bool:
@@ -214,7 +216,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
             classes=reviews.classes, splits=stored, statistics=statistics,
         )  # fmt: skip
         write_json(temporary / MANIFEST, manifest)
-    return Corpus(folder, manifest)
+    return Corpus(folder, manifest, is_new=True)
 
 
 def _official_splits(reviews: Reviews, source: str) -> set[str]:

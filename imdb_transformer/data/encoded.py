@@ -89,7 +89,7 @@ class TokenizedCorpus(NamedTuple):
 
 def tokenize(config: Config, splits: Iterable[str], tokenizer: Tokenizer | None = None) -> TokenizedCorpus:
     """The splits, encoded with `tokenizer`, by default the config's, which is trained if necessary."""
-    corpus, _ = ensure(config.data)
+    corpus = ensure(config.data)
     return encode(config.data, corpus, tokenizer or _tokenizer(config, corpus), splits)
 
 

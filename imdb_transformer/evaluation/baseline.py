@@ -45,7 +45,7 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     Raises DataError, and RunError if the folder is not free.
     """
     run.check_free(folder)
-    stored, _ = corpus.ensure(config.data)
+    stored = corpus.ensure(config.data)
     train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     opened = run.create(
@@ -121,7 +121,7 @@ def conclude(opened: run.Run) -> run.Run:
 def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
     """Compares a run's calibrated logits on validation, (N, C), with those of a linear model."""
     config = opened.config.data
-    stored, _ = corpus.ensure(config, known=opened.info.corpus_hash)
+    stored = corpus.ensure(config, known=opened.info.corpus_hash)
     train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
     try:
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))

@@ -150,7 +150,7 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
         if not texts:
             raise DataError(f"{config.source} has no review with a label.")
         return Rows(texts, labels)
-    stored, _ = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
+    stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
     for each, _ in located:
         if is_own and stored.content_hash != each.info.corpus_hash:
             raise DataError(
@@ -244,7 +244,7 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> 
 
 def validation_logits(opened: run.Run) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(N, C) logits and (N,) labels of a run's validation reviews."""
-    stored, _ = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
+    stored = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
     rows = encoded.rows_of(opened.config.data, stored, "validation")
     logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
     return logits, np.array(rows.labels)

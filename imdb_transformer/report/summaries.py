@@ -26,7 +26,7 @@ MAX_CLASSES = 20  # in a table
 RECIPE = "base.toml"  # for a pretrained encoder
 
 
-def corpus(stored: "Corpus", *, was_there: bool) -> str:
+def corpus(stored: "Corpus") -> str:
     """What `imdb-tx download` prints: statistics of each split, and where the corpus is stored."""
     manifest = stored.manifest
     figures = manifest.statistics
@@ -45,7 +45,7 @@ def corpus(stored: "Corpus", *, was_there: bool) -> str:
     sizes = ", ".join(f"{name} {split.num_rows:,}" for name, split in manifest.splits.items())
     official = "IMDB as its authors published it (checksums match)"
     kind = official if manifest.is_imdb else "not the official IMDB"
-    state = "already stored, verified" if was_there else "imported"
+    state = "imported" if stored.is_new else "already stored, verified"
     end = f"{kind}; content {stored.content_hash[:16]}\n{state}: {stored.folder}\n({sizes})"
     return f"{text_table(['', *splits], rows)}\n\n{end}"
 

@@ -87,7 +87,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     Raises RunError if its reviews have changed.
     """
     config, info = current.config, current.info
-    stored, _ = corpus.ensure(config.data, known=info.corpus_hash)
+    stored = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
         raise RunError(
             f"{current.folder} was started on reviews that differ from those of {config.data.source} now."

@@ -48,7 +48,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     if config.train.init_from != AUTO:
         return config
     chosen, dropout = UNLABELLED, config.model.dropout
-    stored, _ = corpus.ensure(config.data)
+    stored = corpus.ensure(config.data)
     if kind == "classifier" and not starting_weights.has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
         chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))

@@ -183,7 +183,7 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
 def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
-    stored, _ = corpus.ensure(config.data)
+    stored = corpus.ensure(config.data)
     origin_hash = starting_weights.origin_hash(opened.config, teachers)
     is_asked_for = opened.info.requested_hash == config_file.hash_of(config)
     differences = {
