@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
@@ -151,7 +152,7 @@ def test_a_training_ends_with_a_comparison_with_a_linear_model(
     page = write_training(ended.folder, 1).read_text()
     assert told in page
     assert yardstick.difference < 0
-    assert f"{told}<br>The linear model is better here." in page
+    assert f"{told}<br>The linear model {'is' if yardstick.high < 0 else 'may be'} better here." in page
     assert told in write_evaluation(predict_split([ended.folder], "validation"), {}).read_text()
     assert summaries.yardstick_line(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
@@ -174,6 +175,27 @@ def test_a_training_names_the_mean_with_a_linear_model_if_it_is_better_by_more_t
     assert both > max(yardstick.accuracy, yardstick.accuracy + yardstick.difference)
 
 
+def test_the_mean_is_not_named_if_the_linear_model_alone_is_better(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean with a model that is always right beats the run by far, and not that model."""
+    rows = rows_of(tiny().data, ensure(tiny().data), "validation")
+    label_of = dict(zip(*rows, strict=True))
+
+    class AlwaysRight:
+        def logits(self, texts: list[str]) -> NDArray[np.float32]:
+            return 0.1 * np.eye(2, dtype=np.float32)[[label_of[text] for text in texts]]
+
+    monkeypatch.setattr(baseline_module, "fit", lambda *_, **__: AlwaysRight())
+    yardstick = result_of(
+        train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run").folder
+    ).yardstick
+    assert yardstick is not None
+    assert (yardstick.accuracy, yardstick.together) == (1.0, None)
+    assert yardstick.high < 0
+    assert "The linear model is better here." in summaries.yardstick(yardstick, "runs/a")
+
+
 def test_the_comparison_names_the_commands_that_use_both_models() -> None:
     better = Yardstick(accuracy=0.8, difference=-0.01, low=-0.02, high=0.001, together=0.8234)
     told = summaries.yardstick(better, "runs/a")
@@ -188,4 +210,8 @@ def test_the_comparison_names_the_command_that_fits_a_better_linear_model() -> N
     assert "80.00%; the difference is +1.23 points (95% interval -0.10 to +2.00)" in told
     assert "imdb-tx baseline" not in told
     worse = Yardstick(accuracy=0.8, difference=-0.0123, low=-0.02, high=0.001)
-    assert summaries.yardstick(worse, "runs/a b").endswith("imdb-tx baseline --config 'runs/a b/config.toml'")
+    told = summaries.yardstick(worse, "runs/a b")
+    assert "\nThe linear model may be better here." in told
+    assert told.endswith("imdb-tx baseline --config 'runs/a b/config.toml'")
+    surely = worse.model_copy(update={"high": -0.001})
+    assert "\nThe linear model is better here." in summaries.yardstick(surely, "runs/a b")

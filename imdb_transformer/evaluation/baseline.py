@@ -98,7 +98,7 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
     high: float
     """95% interval of the difference (`evaluation/compare.py`)"""
     together: float | None = None
-    """accuracy of the mean of both models' probabilities, if it beats the run by more than chance"""
+    """accuracy of the mean of both models' probabilities, if it beats the better by more than chance"""
 
 
 def conclude(opened: run.Run) -> run.Run:
@@ -131,7 +131,8 @@ def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDAr
     both = softmax(logits, axis=1) + softmax(beside / fit_temperature(beside, labels), axis=1)
     alone, correct, together = (each.argmax(1) == labels for each in (beside, logits, both))
     pair = pair_of("nb", str(opened.folder), alone, correct)
-    gain = pair_of(str(opened.folder), "both", correct, together)
+    better = correct if pair.difference > 0 else alone
+    gain = pair_of("the better", "both", better, together)
     yardstick = Yardstick(
         accuracy=float(alone.mean()), difference=pair.difference, low=pair.low, high=pair.high,
         together=float(together.mean()) if gain.low > 0 else None,

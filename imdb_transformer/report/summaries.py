@@ -152,7 +152,8 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
         return f"{line}\nThe mean of both has {percent(measured.together)}. To use it:\n{commands}"
     if measured.difference >= 0:
         return line
-    return f"{line}\nThe linear model is better here. To make it: {command_line(*fit)}"
+    is_better = "is better" if measured.high < 0 else "may be better"
+    return f"{line}\nThe linear model {is_better} here. To make it: {command_line(*fit)}"
 
 
 def seeds(summary: "SeedsSummary") -> str:
