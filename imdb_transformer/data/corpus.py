@@ -75,14 +75,14 @@ def content_hash(rows: Rows) -> str:
 
 
 def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> Corpus:
-    """The stored corpus of a source, imported if necessary.
+    """The stored corpus of a source, imported if necessary. Raises DataError.
 
-    A stored corpus is verified by hash. It is imported again in two cases: a local source has changed, or the
-    file of a split in `needs` is gone (training needs no test split). A run passes the content hash of its
-    corpus as `known`; that corpus is used even if the source has changed. If several processes need the
-    corpus, one imports it and the others wait. Raises DataError.
+    A stored corpus is verified by hash. It is imported again if a local source has changed, or if the file of
+    a split in `needs` is gone (training needs no test split). The corpus with the content hash `known`, which
+    a run passes, is used even if its source has changed or is not found. One of several processes imports.
     """
-    folder, needs = corpus_folder(config), tuple(needs)
+    same = _with_hash(config, known) if known else None
+    folder, needs = same.folder if same else corpus_folder(config), tuple(needs)
     with suppress(DataError):  # it is damaged, or another process is replacing it
         if files.is_settled(folder) and (stored := _usable(config, folder, needs, known)):
             return stored
@@ -162,11 +162,20 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
     """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
     with suppress(DataError):
-        stored = open_stored(corpus_folder(config))
-        if stored.content_hash == known:
+        if stored := _with_hash(config, known):
             names = {"train", "validation"} & stored.manifest.splits.keys()
             return set().union(*(read_split(stored, name).texts for name in names))
     return set()
+
+
+def _with_hash(config: DataConfig, known: str) -> Corpus | None:
+    """The stored corpus with a content hash; its source may have another name from here, or be gone."""
+    usual = corpus_folder(config)
+    for folder in (usual, *(path.parent for path in usual.parent.glob(f"*/{MANIFEST}"))):
+        with suppress(DataError):
+            if (stored := open_stored(folder)).content_hash == known:
+                return stored
+    return None
 
 
 def corpus_folder(config: DataConfig) -> Path:
