@@ -126,12 +126,19 @@ def test_draws_follow_temperature_and_top_k() -> None:
     torch.testing.assert_close(shares(1.0, 2), expected, atol=0.04, rtol=0)
     assert shares(0.0, 0)[1] == 1
     assert shares(1e-40, 0)[1] == 1
+    assert shares(1e-46, 0)[1] == 1  # zero in fp32
     assert draw(logits, 1.0, 99, generator) != 3
+
+
+def test_no_second_space_follows_a_prompt_that_ends_with_one(causal: Path) -> None:
+    loaded = load(causal)
+    texts = ["".join(write(*loaded, "The film ", num_tokens=5, seed=seed)) for seed in range(10)]
+    assert not any(text.startswith("The film  ") for text in texts)
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
 def test_an_invalid_temperature_is_refused(causal: Path, temperature: float) -> None:
-    with pytest.raises(ConfigError, match="0 or more"):
+    with pytest.raises(ConfigError, match="from 0 on"):
         next(write(*load(causal), num_tokens=1, temperature=temperature))
 
 

@@ -55,7 +55,7 @@ def write(
     samples from the k likeliest (0: from all). The model reads as many tokens as a review may have.
     """
     if not 0 <= temperature < math.inf:
-        raise ConfigError(f"The temperature must be 0 or more, not {temperature:g}.")
+        raise ConfigError(f"The temperature must be a finite number from 0 on, not {temperature:g}.")
     generator = torch.Generator().manual_seed(seed)
     assert model.spacing is not None
     follows, precedes = model.spacing.cpu()
@@ -66,7 +66,8 @@ def write(
         drawn = draw(next_logits(model, ids, tokenizer.max_length, hardware), temperature, top_k, generator)
         if ids and follows[ids[-1]] + precedes[drawn] > 0:
             yield tokenizer.spelling(word)
-            yield " "
+            if word or not prompt[-1:].isspace():
+                yield " "
             word = []
         word.append(drawn)
         ids.append(drawn)
@@ -89,7 +90,7 @@ def draw(logits: Tensor, temperature: float, top_k: int, generator: torch.Genera
         return int(logits.argmax())
     if top_k:
         logits = logits.masked_fill(logits < logits.topk(min(top_k, len(logits))).values[-1], -torch.inf)
-    weights = ((logits - logits.max()) / temperature).softmax(0)
+    weights = ((logits - logits.max()).double() / temperature).softmax(0)
     return int(torch.multinomial(weights, 1, generator=generator))
 
 
