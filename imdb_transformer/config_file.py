@@ -10,6 +10,7 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ MAX_CONFIG_BYTES = 1_000_000
 LONGEST_SHOWN = 80  # characters of an override in a message
 
 
-def find(name: str) -> Path:
+def find(name: str | PathLike[str]) -> Path:
     """Path of a config: a file of that name, or else a config of the package."""
-    path = Path(name)
+    path, files = Path(name), shipped()
     if path.is_file():
         return path
-    files = shipped()
+    name = str(name)
     for key in (name, f"{name}.toml"):
         if key in files:
             return files[key]
@@ -45,7 +46,7 @@ def shipped() -> dict[str, Path]:
     return {file.name: file for file in folder.glob("*.toml")}
 
 
-def load(name: str, overrides: Iterable[str] = ()) -> Config:
+def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
     """The config in a file (see `find`) with `section.key=value` overrides in TOML grammar applied."""
     path = find(name)
     return parse(read(path), overrides, origin=str(path))

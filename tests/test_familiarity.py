@@ -56,6 +56,20 @@ def test_a_threshold_of_three_classes_is_refused() -> None:
         Predictor([Fixed(("a", "b", "c"), [0.2, 0.5, 0.3])], threshold=0.5)
 
 
+@pytest.mark.parametrize("view", ["--explain", "--attention"])
+def test_an_explained_prediction_may_have_the_probability_of_each_class(trained: Path, view: str) -> None:
+    command = ("predict", "--run", trained, view, "a good film")
+    first = imdb_tx(*command, "--probabilities").stdout.split("\n")[0].split("\t")
+    plain = imdb_tx(*command).stdout.split("\n")[0].split("\t")
+    assert [cell.split()[0] for cell in first[2:4]] == ["neg", "pos"]
+    assert [*first[:2], *first[4:]] == plain
+
+
+def test_a_threshold_in_percent_is_refused() -> None:
+    with pytest.raises(ConfigError, match="from 0 to 1, not 70"):
+        Predictor([NEG_POS], threshold=70)
+
+
 def test_pieces_of_unknown_words_are_short() -> None:
     texts = demo.reviews().splits["train"].texts
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=600))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import imdb_transformer
 from imdb_transformer import Predictor
+from imdb_transformer.errors import ConfigError
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -47,6 +48,14 @@ def test_texts_may_be_a_column_of_a_table_an_array_or_any_other_row_of_texts(
     assert [each.label for each in predictor(kind(texts))] == ["long", "short"]
 
 
+def test_paths_and_single_names_are_taken_and_none_is_refused(trained: Path, source: Path) -> None:
+    assert imdb_transformer.load_config(Path("demo.toml")) == imdb_transformer.load_config("demo.toml")
+    assert imdb_transformer.evaluate(trained, source=source / "test.jsonl").num_examples == 100
+    for call in (Predictor.load, lambda: imdb_transformer.evaluate([])):
+        with pytest.raises(ConfigError, match="No run is named"):
+            call()
+
+
 def test_an_empty_column_gives_no_rows(predictor: Predictor) -> None:
     assert predictor.probabilities(pd.Series([], dtype=str)).shape == (0, 2)
 
@@ -69,6 +78,7 @@ def test_a_missing_text_is_reported_with_its_number_and_a_remedy(
         (5, "Texts must be a str or an iterable of them, not 5."),
         (b"good", "Text 1 is 103: each text must be a str."),
         (pd.DataFrame({"text": ["good"]}), "A whole table was passed; pass its column of texts"),
+        ({"first": "good"}, "A dict was passed; pass a list of its texts"),
     ],
 )
 def test_anything_but_text_is_refused_with_a_sentence(

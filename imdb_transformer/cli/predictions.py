@@ -83,7 +83,7 @@ def predict_texts(request: Request, texts: list[str], view: View | None) -> None
     if view is None:
         _show(predictor(texts), request)
     else:
-        _show_views(predictor, texts, view, request.as_json)
+        _show_views(predictor, texts, view, request)
 
 
 def _note_files(texts: list[str]) -> None:
@@ -121,7 +121,7 @@ def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
             print(json.dumps(prediction.record()) if request.as_json else text)
 
 
-def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_json: bool) -> None:
+def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, request: Request) -> None:
     from imdb_transformer.inference.explanation import all_heads, attention, explain
     from imdb_transformer.report import reviews
 
@@ -132,12 +132,12 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, as_jso
             text = prediction.text
             why = explain(predictor, text, method=view.method) if view.method else None
             weights = attention(predictor, text, layer=view.layer, head=view.head) if view.attention else None
-            if as_json:
+            if request.as_json:
                 views = {"explanation": why, "attention": weights}
                 records = {name: each.record() for name, each in views.items() if each is not None}
                 print(json.dumps(prediction.record() | records))
             else:
-                print(reviews.as_text(prediction, why, weights))
+                print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
                 if why is not None and has_colours:
                     print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
             if view.html is not None:
@@ -174,7 +174,7 @@ def predict_rows(request: Request, source: Path, reading: InputFormat, view: Vie
             blocks = _typed(blocks)
         texts = _with_notes(blocks, predictor, request.paths, each_time=is_typed)
         if view is not None:
-            _show_views(predictor, chain.from_iterable(texts), view, request.as_json)
+            _show_views(predictor, chain.from_iterable(texts), view, request)
             return
         for block in texts:
             _show(predictor(block), request)

@@ -61,7 +61,7 @@ class Predictions(NamedTuple):
 
 
 def evaluate(
-    paths: str | Path | Sequence[str | Path], split: str | None = None, **data: str | None
+    paths: str | Path | Sequence[str | Path], split: str | None = None, **data: object
 ) -> Evaluation:
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
@@ -92,17 +92,17 @@ def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
     return evaluations
 
 
-def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: str | None) -> Predictions:
+def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: object) -> Predictions:
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
-    source = data.get("source")
+    changes = {key: str(value) for key, value in data.items() if value}
+    source = changes.get("source")
     split = split_of(source, split)
     located = [locate(Path(path)) for path in paths]
-    opened = located[0][0]
     for each, _ in located:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split; choose another.")
-    predictor = Predictor.load(*paths)
-    keys = opened.config.data.model_dump() | {key: value for key, value in data.items() if value}
+    predictor, opened = Predictor.load(*paths), located[0][0]
+    keys = opened.config.data.model_dump() | changes
     config = config_file.parse({"data": keys}, origin="evaluate").data
     rows = _reviews_of(config, split, located, is_own=source is None)
     labels = np.array(rows.labels)
@@ -132,7 +132,7 @@ def split_of(source: str | None, split: str | None) -> str:
     if split not in (None, *SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
     if split == ALL and source is None:
-        raise ConfigError("--split all needs --source, because a run has learnt its own training reviews.")
+        raise ConfigError("A run has learnt some of all. For other reviews: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
         raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
     return split or (ALL if is_file else "test")

@@ -4,7 +4,7 @@ Shapes: N texts, C classes.
 """
 
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, overload
@@ -68,6 +68,8 @@ class Predictor:
         self.models, self.classes, self.threshold = models, models[0].classes, threshold
         if threshold is not None and len(self.classes) != 2:
             raise ConfigError(f"A threshold needs two classes, and there are {len(self.classes)}.")
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise ConfigError(f"A threshold is a probability from 0 to 1, not {threshold}.")
 
     @classmethod
     def load(
@@ -81,6 +83,8 @@ class Predictor:
         they take. `threshold`: the probability from which the second of two classes is predicted; without it,
         the more probable class. Raises RunError and ConfigError.
         """
+        if not paths:
+            raise ConfigError("No run is named. Name one, such as imdb, or several.")
         models = [load_model(Path(path), device, exact=exact, few=few) for path in paths]
         for path, model in zip(paths, models, strict=True):
             if model.classes != models[0].classes:
@@ -151,6 +155,8 @@ def _texts_of(texts: object) -> Iterator[str]:
     """The texts, one by one. Raises TypeError for anything else, at once or when it comes."""
     if hasattr(texts, "columns"):  # iterating over a DataFrame gives the names of its columns
         raise TypeError("A whole table was passed; pass its column of texts, such as frame['text'].")
+    if isinstance(texts, Mapping):
+        raise TypeError("A dict was passed; pass a list of its texts, such as texts.values().")
     if not isinstance(texts, Iterable):
         raise TypeError(f"Texts must be a str or an iterable of them, not {reprlib.repr(texts)}.")
     return map(_checked, texts, count(1))

@@ -26,17 +26,22 @@ LEAST_WEIGHT = 0.01  # of attention on a page; there are too many smaller ones
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
 
 
-def prediction_as_text(prediction: "Prediction", *, each_class: bool = False) -> str:
+def prediction_as_text(prediction: "Prediction", *, each_class: bool = False, with_text: bool = True) -> str:
     """One line for a review; with `each_class`, it has a column for each class's probability."""
-    text = shortened(prediction.text, TEXT_WIDTH)
     columns = [f"{one_line(name)} {value:.4f}" for name, value in prediction.probabilities.items()]
-    return "\t".join([_answer(prediction), *(columns if each_class else []), text])
+    text = [shortened(prediction.text, TEXT_WIDTH)] if with_text else []
+    answer = f"{one_line(prediction.label)}\t{prediction.probability:.4f}"
+    return "\t".join([answer, *(columns if each_class else []), *text])
 
 
-def as_text(prediction: "Prediction", why: "Explanation | None", attention: "Attention | None") -> str:
+def as_text(
+    prediction: "Prediction", why: "Explanation | None", attention: "Attention | None", *,
+    each_class: bool = False,
+) -> str:  # fmt: skip
     """A prediction. The words that decided and a heat map of attention follow if they are passed."""
     views = [*(_explanation_lines(why) if why else []), *(_map_as_text(attention) if attention else [])]
-    return "\n  ".join([_answer(prediction) if why else prediction_as_text(prediction), *views])
+    first = prediction_as_text(prediction, each_class=each_class, with_text=why is None)
+    return "\n  ".join([first, *views])
 
 
 def as_html(
@@ -94,10 +99,6 @@ def with_breaks(text: str) -> str:
     from imdb_transformer.data.reviews import BREAK_TAG  # with numpy, which --help does not need
 
     return html.escape(re.sub(BREAK_TAG, "\n", text, flags=re.IGNORECASE))
-
-
-def _answer(prediction: "Prediction") -> str:
-    return f"{one_line(prediction.label)}\t{prediction.probability:.4f}"
 
 
 def _sums(explanation: "Explanation") -> tuple[float, float]:
