@@ -130,5 +130,5 @@ def _partners() -> Iterator[None]:
         reason = " ".join(str(error).split())[:160]
         raise RunError(
             f"The connection to another process is lost ({reason}). The saved files are whole. Start all "
-            "processes again. If it is a training, add --resume."
+            "processes again; with --resume RUN if a training has begun."
         ) from None

@@ -1,14 +1,19 @@
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from huggingface_hub import ModelCard
 
+from imdb_transformer.config import Config
+from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import ClassScore
 from imdb_transformer.report.evaluations import card
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
+from tests.in_process import train
 
 
 def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, tmp_path: Path) -> None:
@@ -36,6 +41,20 @@ def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, t
     body = (folder / "README.md").read_text()
     assert r"| all of other \| texts.jsonl |" in body
     assert "| not measured |" not in body
+
+
+def test_the_card_of_a_student_names_its_teachers_and_compare_shows_them(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    make_baseline(tmp_path / "my nb", tiny(), "nb")
+    student = train(tiny("train.epochs=1"), tmp_path / "student", teachers=[tmp_path / "my nb"])
+    alone = train(tiny("train.epochs=1"), tmp_path / "alone")
+    text = card(student, evaluate(student.folder, "validation"))
+    assert "It also learnt the predictions of my nb for the unlabelled reviews." in text
+    assert "`imdb-tx train --config config.toml --teacher 'my nb'` repeats the training" in text
+    assert "predictions of" not in card(alone, evaluate(alone.folder, "validation"))
+    compared = json.loads(imdb_tx("compare", student.folder, alone.folder, "--json").stdout)
+    assert compared["differences"] == {"teachers": [str(tmp_path / "my nb"), "none"]}
 
 
 def test_a_card_neither_names_folders_nor_contains_markup_of_a_class(trained: Path) -> None:

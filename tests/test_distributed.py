@@ -154,6 +154,13 @@ def test_if_a_process_is_killed_all_end_and_another_number_of_processes_can_resu
     assert run.open_run(path).info.status == "finished"
 
 
+def test_all_processes_say_what_was_wrong_for_the_first(tmp_path: Path) -> None:
+    ended = done(torchrun(2, "train", tmp_path / "missing.csv", "--run-dir", tmp_path / "run"))
+    assert ended.returncode != 0
+    assert "missing.csv' is not a source" in ended.stderr
+    assert "connection" not in ended.stderr
+
+
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():

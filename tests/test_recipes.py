@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+import imdb_transformer
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
@@ -86,11 +87,20 @@ def test_options_that_do_not_go_together_are_refused(config_path: Path, options:
     assert isinstance(imdb_tx("train", "--config", config_path, *options).exception, ConfigError)
 
 
+def test_seeds_beyond_the_largest_are_refused(config_path: Path, tmp_path: Path) -> None:
+    largest = f"train.seed={2**31 - 1}"
+    arguments = ("train", "--config", config_path, "--run-dir", tmp_path / "run", "--set", largest)
+    assert "the largest is 2,147,483,647" in str(imdb_tx(*arguments, "--seeds", 2).exception)
+    assert not list(tmp_path.glob("run-*"))
+
+
 def test_a_student_learns_the_unlabelled_reviews_and_resumes_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
     teacher = tmp_path / "teacher"
     make_baseline(teacher, tiny(), "nb")
     config = tiny("train.ema_decay=0.9")
-    whole = train(config, tmp_path / "whole", teachers=[teacher])
+    imdb_transformer.train(config, tmp_path / "whole", teachers=str(teacher))
+    whole = run.open_run(tmp_path / "whole")
+    assert whole.info.teachers == (str(teacher),)
     with pytest.raises(Interrupted):
         train(config, tmp_path / "parts", 5, teachers=[teacher])
     for path in teacher.rglob("*.safetensors"):

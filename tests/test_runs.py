@@ -168,4 +168,4 @@ def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(
     imdb_tx("runs", "--prune")
     assert imdb_tx("predict", "--run", "classifier/checkpoints/best", "a film").exit_code == 0
     gone = imdb_tx("predict", "--run", "classifier/checkpoints/last", "a film")
-    assert "runs/classifier/checkpoints/last holds no checkpoint" in str(gone.exception)
+    assert "`imdb-tx runs --prune` deleted runs/classifier/checkpoints/last" in str(gone.exception)

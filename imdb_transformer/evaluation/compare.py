@@ -39,7 +39,7 @@ class Comparison(BaseModel):
 
     runs: list[str]
     differences: dict[str, list[Any]]
-    """by config key (and `kind`), the value of each run, if they are not all the same"""
+    """by config key (also `kind` and `teachers`), the value of each run, if they are not all the same"""
     evaluations: list[Evaluation]
     pairs: list[Pair]
 
@@ -96,8 +96,9 @@ def pair_of(
 
 
 def _flat(opened: run.Run) -> dict[str, Any]:
-    """A run's kind, and each key of its config."""
-    flat: dict[str, Any] = {"kind": opened.info.weighting or opened.info.kind}
+    """A run's kind and teachers, and each key of its config."""
+    info = opened.info
+    flat = {"kind": info.weighting or info.kind, "teachers": ", ".join(info.teachers) or "none"}
     for section, keys in opened.config.model_dump().items():
         flat |= {f"{section}.{key}": value for key, value in keys.items()}
     return flat

@@ -14,6 +14,7 @@ import yaml
 
 from imdb_transformer import config_file
 from imdb_transformer.data.sources import HUB_NAME
+from imdb_transformer.errors import command_line
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
@@ -135,6 +136,17 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     start = (
         f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
     )
+    teachers = [Path(path).name for path in opened.info.teachers]
+    if teachers:
+        start += (
+            f" It also learnt the predictions of {_plain(', '.join(teachers))} for the unlabelled reviews."
+        )
+    repeat = [
+        "train",
+        "--config",
+        "config.toml",
+        *(word for name in teachers for word in ("--teacher", name)),
+    ]
     attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
@@ -152,6 +164,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
         per_class=_rows(class_table(evaluation.per_class)[1]),
         slices=_rows(slices),
+        repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
 

@@ -56,7 +56,8 @@ def write_training(folder: Path, num_steps: int) -> Path:
     ]
     if so_far.validation:
         at = f"(at step {so_far.best_step:,})"
-        scores.append(("validation accuracy", f"{percent(so_far.validation.accuracy)} {at}"))
+        what = "token accuracy" if so_far.kind == "encoder" else "accuracy"
+        scores.append((f"validation {what}", f"{percent(so_far.validation.accuracy)} {at}"))
         scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
     name = opened.folder.resolve().name
     drawn = [

@@ -30,8 +30,7 @@ from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
 from imdb_transformer.store.locks import refuse_if_taken
 
-INFO, CONFIG, ENVIRONMENT = "run.json", "config.toml", "environment.json"
-SOFT_LABELS = "soft_labels.npy"
+INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
 VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
@@ -66,6 +65,8 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """of the config that was asked for, before `auto` and 0 became values that suit the reviews"""
     origin_hash: str = ""
     """of the checkpoints that it started from or learnt from; empty if there are none"""
+    teachers: tuple[str, ...] = ()
+    """runs whose predictions for the unlabelled reviews it learnt"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
     characters_per_piece: float = 0.0
@@ -207,10 +208,7 @@ def open_run(folder: Path) -> Run:
 
 
 def check_file(folder: Path, info: RunInfo, name: str) -> None:
-    """Raises RunError if a file of `info.file_hashes` is missing or has changed since it was written.
-
-    Raises PermissionError if it may not be read.
-    """
+    """Raises RunError if a file of `info.file_hashes` is missing or changed, or PermissionError."""
     path = folder / name
     try:
         if sha256_of(path) != info.file_hashes.get(name):
@@ -232,12 +230,14 @@ def check_classifies(opened: Run) -> None:
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
-        return open_run(path.parent.parent), path
+        run = open_run(path.parent.parent)
+        if run.info.pruned and path.name != "best":
+            raise RunError(
+                f"`imdb-tx runs --prune` deleted {path}. {run.folder} has its best checkpoint only."
+            )
+        return run, path
     if not path.exists() and not _names_shipped(path):
-        raise RunError(
-            f"There is no run {path}. `imdb-tx train` and `imdb-tx pretrain` make runs, and `imdb-tx runs` "
-            "lists them."
-        )
+        raise RunError(f"There is no run {path}. `imdb-tx runs` lists runs, and `imdb-tx train` makes one.")
     run = open_run(path)
     return run, run.checkpoint("best")
 

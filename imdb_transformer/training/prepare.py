@@ -129,10 +129,6 @@ def _prepared(
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")
-    if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
-        points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
-        message = f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off"
-        warn(message)
     if kind == "encoder":
         train = concatenated([splits[name] for name in ("train", "unsupervised") if name in splits])
         spaces = None
@@ -140,6 +136,9 @@ def _prepared(
             spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)
         model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces)
     else:
+        if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
+            points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
+            warn(f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off")
         if soft is not None:
             train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
         num_classes = len(data.corpus.manifest.classes)

@@ -19,7 +19,7 @@ from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import World, process_group
-from imdb_transformer.errors import ConfigError, RunError, command_line, warn
+from imdb_transformer.errors import ConfigError, DataError, ResourceError, RunError, command_line, warn
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
@@ -89,7 +89,7 @@ def training_steps(
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
-    teachers: runs whose probabilities for the unlabelled reviews serve as labels.
+    teachers: runs whose probabilities for the unlabelled reviews serve as labels; or one such run.
     soft_labels: these probabilities, if the teachers have predicted them already.
     resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
     keeps its config, and the folder may also be its checkpoint `previous`.
@@ -97,14 +97,18 @@ def training_steps(
     Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
     Interrupted after Ctrl-C or SIGTERM.
     """
-    origins = tuple(map(Path, teachers))
+    origins = tuple(map(Path, [teachers] if isinstance(teachers, str | PathLike) else teachers))
     with process_group() as world:
         path = world.broadcast(Path(folder))
         begins = world.broadcast(not resume or (config is not None and not (path / run.INFO).exists()))
-        prepared = None
+        prepared = problem = None
         if begins and world.is_first:
-            prepared = begin(config, path, kind, origins, soft_labels, gpu=world.gpu)
-        world.barrier()
+            try:
+                prepared = begin(config, path, kind, origins, soft_labels, gpu=world.gpu)
+            except (ConfigError, DataError, RunError, ResourceError) as error:
+                problem = error
+        if (problem := world.broadcast(problem)) is not None:
+            raise problem
         opened, begin_from = run_to_continue(path, kind)
         if not begins and config is not None:
             check_same(opened, config, origins)
@@ -157,6 +161,7 @@ def begin(
         characters_per_piece=length,
         requested_hash=config_file.hash_of(config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
+        teachers=tuple(map(str, teachers)),
         fill=lambda new: save_checkpoint(new, run.LAST, learner, Counters()),
     )
     return prepared
