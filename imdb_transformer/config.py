@@ -7,8 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Share = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Bounded: a typo is refused here, with the key's name.
-PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
-NaturalInt = Annotated[int, Field(ge=0, lt=2**31)]
+MAX_INT = 2**31 - 1
+PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
+NaturalInt = Annotated[int, Field(ge=0, le=MAX_INT)]
 Width = Annotated[int, Field(gt=0, le=65_536)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -89,8 +89,8 @@ def dump(config: Config) -> str:
 
 
 def hash_of(config: Config) -> str:
-    """A hash of the value of every key."""
-    return hashlib.sha256(dump(config).encode()).hexdigest()
+    """A hash of the keys that differ from their defaults."""
+    return hashlib.sha256(tomli_w.dumps(config.model_dump(exclude_defaults=True)).encode()).hexdigest()
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -129,6 +129,6 @@ def _partners() -> Iterator[None]:
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"The connection to another process is lost ({reason}). The saved files are whole. Start all "
-            "processes again; with --resume RUN if a training has begun."
+            f"The connection to another process is lost ({reason}). The saved files are whole. If a "
+            "training has begun, continue it with --resume RUN; otherwise start all processes again."
         ) from None

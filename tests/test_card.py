@@ -51,7 +51,7 @@ def test_the_card_of_a_student_names_its_teachers_and_compare_shows_them(
     alone = train(tiny("train.epochs=1"), tmp_path / "alone")
     text = card(student, evaluate(student.folder, "validation"))
     assert "It also learnt the predictions of my nb for the unlabelled reviews." in text
-    assert "`imdb-tx train --config config.toml --teacher 'my nb'` repeats the training" in text
+    assert "`imdb-tx train --config config.toml --teacher 'my nb'` repeats the training, with" in text
     assert "predictions of" not in card(alone, evaluate(alone.folder, "validation"))
     compared = json.loads(imdb_tx("compare", student.folder, alone.folder, "--json").stdout)
     assert compared["differences"] == {"teachers": [str(tmp_path / "my nb"), "none"]}

@@ -103,17 +103,17 @@ def test_stored_corpus_is_used_when_the_source_is_gone(tmp_path: Path) -> None:
     assert corpus.ensure(config(path, tmp_path)) == first._replace(is_new=False)
 
 
-def test_a_run_finds_its_reviews_from_another_folder(
+def test_a_run_finds_its_reviews_if_their_source_is_not_found(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = run.open_run(trained)
-    there = config(Path("not-here.jsonl"), tmp_path).model_copy(
+    elsewhere = config(Path("not-here.jsonl"), tmp_path).model_copy(
         update={"data_dir": opened.config.data.data_dir}
     )
-    assert corpus.ensure(there, known=opened.info.corpus_hash).content_hash == opened.info.corpus_hash
+    assert corpus.ensure(elsewhere, known=opened.info.corpus_hash).content_hash == opened.info.corpus_hash
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=f"no file or folder {tmp_path}/not-here.jsonl"):
-        corpus.ensure(there)
+        corpus.ensure(elsewhere)
 
 
 def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_need_it(

@@ -48,9 +48,12 @@ def test_texts_may_be_a_column_of_a_table_an_array_or_any_other_row_of_texts(
     assert [each.label for each in predictor(kind(texts))] == ["long", "short"]
 
 
-def test_paths_and_single_names_are_taken_and_none_is_refused(trained: Path, source: Path) -> None:
+def test_paths_are_taken_where_strings_are(trained: Path, source: Path) -> None:
     assert imdb_transformer.load_config(Path("demo.toml")) == imdb_transformer.load_config("demo.toml")
     assert imdb_transformer.evaluate(trained, source=source / "test.jsonl").num_examples == 100
+
+
+def test_no_run_at_all_is_refused_with_a_sentence() -> None:
     for call in (Predictor.load, lambda: imdb_transformer.evaluate([])):
         with pytest.raises(ConfigError, match="No run is named"):
             call()

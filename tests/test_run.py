@@ -224,7 +224,7 @@ def test_a_damaged_run_is_refused_with_the_files_name(copy: Path, name: str, con
         run.open_run(copy)
 
 
-def test_the_error_about_a_missing_run_names_both_commands_that_make_one(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_run_names_the_command_that_lists_runs(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"There is no run .* `imdb-tx runs` lists runs"):
         run.locate(tmp_path / "pretrain")
 

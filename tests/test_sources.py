@@ -112,7 +112,8 @@ def test_label_that_train_does_not_have_is_refused_with_its_row(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [("nowhere", "no such file"), (".", "not a source"), ("notes.md", "end in")]
+    ("source", "said"),
+    [("nowhere", "there is no file or folder"), (".", "not a source"), ("notes.md", "end in")],
 )
 def test_a_path_that_is_not_a_source_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str

@@ -81,11 +81,12 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     a split in `needs` is gone (training needs no test split). The corpus with the content hash `known`, which
     a run passes, is used even if its source has changed or is not found. One of several processes imports.
     """
-    same = _with_hash(config, known) if known else None
-    folder, needs = same.folder if same else corpus_folder(config), tuple(needs)
-    with suppress(DataError):  # it is damaged, or another process is replacing it
-        if files.is_settled(folder) and (stored := _usable(config, folder, needs, known)):
-            return stored
+    folder, needs = corpus_folder(config), tuple(needs)
+    for candidate in (folder, *(_other_folders(config) if known else ())):
+        with suppress(DataError):  # it is damaged, or another process is replacing it
+            stored = _usable(config, candidate, needs, known) if files.is_settled(candidate) else None
+            if stored and (candidate == folder or stored.content_hash == known):
+                return stored
     with one_at_a_time(folder):
         files.recover_folder(folder)
         if stored := _usable(config, folder, needs, known):
@@ -161,21 +162,20 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
     """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
-    with suppress(DataError):
-        if stored := _with_hash(config, known):
-            names = {"train", "validation"} & stored.manifest.splits.keys()
-            return set().union(*(read_split(stored, name).texts for name in names))
+    for folder in (corpus_folder(config), *_other_folders(config)):
+        with suppress(DataError):
+            if (stored := open_stored(folder)).content_hash == known:
+                names = {"train", "validation"} & stored.manifest.splits.keys()
+                return set().union(*(read_split(stored, name).texts for name in names))
     return set()
 
 
-def _with_hash(config: DataConfig, known: str) -> Corpus | None:
-    """The stored corpus with a content hash; its source may have another name from here, or be gone."""
+def _other_folders(config: DataConfig) -> list[Path]:
+    """The folders of other stored corpora. If a source is not found from here, one may hold its reviews."""
     usual = corpus_folder(config)
-    for folder in (usual, *(path.parent for path in usual.parent.glob(f"*/{MANIFEST}"))):
-        with suppress(DataError):
-            if (stored := open_stored(folder)).content_hash == known:
-                return stored
-    return None
+    if not _is_local(config) or Path(config.source).exists():
+        return []
+    return [path.parent for path in usual.parent.glob(f"[!.]*/{MANIFEST}") if path.parent != usual]
 
 
 def corpus_folder(config: DataConfig) -> Path:

@@ -53,7 +53,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         return archive.read_url(source)
     path = Path(source)
     if not path.exists():
-        raise DataError(f"{source!r} is not a source, and there is no file or folder {path.absolute()}.")
+        raise DataError(f"{source!r} is not a source: there is no file or folder {path.absolute()}.")
     if path.is_dir():
         return _read_folder(path, config, classes)
     if tables.is_table(path):

@@ -132,7 +132,7 @@ def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDAr
     alone, correct, together = (each.argmax(1) == labels for each in (beside, logits, both))
     pair = pair_of("nb", str(opened.folder), alone, correct)
     better = correct if pair.difference > 0 else alone
-    gain = pair_of("the better", "both", better, together)
+    gain = pair_of("", "", better, together)
     yardstick = Yardstick(
         accuracy=float(alone.mean()), difference=pair.difference, low=pair.low, high=pair.high,
         together=float(together.mean()) if gain.low > 0 else None,

@@ -132,7 +132,7 @@ def split_of(source: str | None, split: str | None) -> str:
     if split not in (None, *SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
     if split == ALL and source is None:
-        raise ConfigError("A run has learnt some of all. For other reviews: imdb-tx eval RUN --source FILE")
+        raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
         raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
     return split or (ALL if is_file else "test")

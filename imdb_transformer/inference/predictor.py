@@ -156,7 +156,7 @@ def _texts_of(texts: object) -> Iterator[str]:
     if hasattr(texts, "columns"):  # iterating over a DataFrame gives the names of its columns
         raise TypeError("A whole table was passed; pass its column of texts, such as frame['text'].")
     if isinstance(texts, Mapping):
-        raise TypeError("A dict was passed; pass a list of its texts, such as texts.values().")
+        raise TypeError("A dict was passed; pass a list of its texts, such as list(texts.values()).")
     if not isinstance(texts, Iterable):
         raise TypeError(f"Texts must be a str or an iterable of them, not {reprlib.repr(texts)}.")
     return map(_checked, texts, count(1))

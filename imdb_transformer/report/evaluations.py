@@ -133,20 +133,13 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         if " of " in each.split and " + " not in each.checkpoint
     }
     source = f"IMDB's labelled training reviews ({HUB_NAME})" if is_imdb else _last(config.data.source)
-    start = (
-        f"Its encoder started from {_last(init_from)}." if init_from else "It started from random weights."
-    )
-    teachers = [Path(path).name for path in opened.info.teachers]
-    if teachers:
-        start += (
-            f" It also learnt the predictions of {_plain(', '.join(teachers))} for the unlabelled reviews."
-        )
-    repeat = [
-        "train",
-        "--config",
-        "config.toml",
-        *(word for name in teachers for word in ("--teacher", name)),
-    ]
+    start, repeat = "It started from random weights.", ["train", "--config", "config.toml"]
+    if init_from:
+        start = f"Its encoder started from {_plain(_run_name(init_from))}."
+    if teachers := [_run_name(path) for path in opened.info.teachers]:
+        names = _plain(", ".join(teachers))
+        start += f" It also learnt the predictions of {names} for the unlabelled reviews."
+        repeat += [word for name in teachers for word in ("--teacher", name)]
     attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
@@ -198,6 +191,12 @@ def _rows(rows: Sequence[Row]) -> str:
 def _last(path: str) -> str:
     """The last part of a path. Readers of a card do not have the other folders."""
     return _plain(Path(path).name)
+
+
+def _run_name(path: str) -> str:
+    """The name of a run, or of the run that a checkpoint belongs to."""
+    folder = Path(path)
+    return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name
 
 
 def _plain(text: str) -> str:

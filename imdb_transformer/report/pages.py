@@ -56,8 +56,8 @@ def write_training(folder: Path, num_steps: int) -> Path:
     ]
     if so_far.validation:
         at = f"(at step {so_far.best_step:,})"
-        what = "token accuracy" if so_far.kind == "encoder" else "accuracy"
-        scores.append((f"validation {what}", f"{percent(so_far.validation.accuracy)} {at}"))
+        accuracy_of = "accuracy on held-out tokens" if so_far.kind == "encoder" else "validation accuracy"
+        scores.append((accuracy_of, f"{percent(so_far.validation.accuracy)} {at}"))
         scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
     name = opened.folder.resolve().name
     drawn = [

@@ -27,7 +27,7 @@ FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
 
 
 def prediction_as_text(prediction: "Prediction", *, each_class: bool = False, with_text: bool = True) -> str:
-    """One line for a review; with `each_class`, it has a column for each class's probability."""
+    """One line for a review: its class, the probability of each class if asked for, and its text."""
     columns = [f"{one_line(name)} {value:.4f}" for name, value in prediction.probabilities.items()]
     text = [shortened(prediction.text, TEXT_WIDTH)] if with_text else []
     answer = f"{one_line(prediction.label)}\t{prediction.probability:.4f}"
@@ -40,8 +40,8 @@ def as_text(
 ) -> str:  # fmt: skip
     """A prediction. The words that decided and a heat map of attention follow if they are passed."""
     views = [*(_explanation_lines(why) if why else []), *(_map_as_text(attention) if attention else [])]
-    first = prediction_as_text(prediction, each_class=each_class, with_text=why is None)
-    return "\n  ".join([first, *views])
+    prediction_line = prediction_as_text(prediction, each_class=each_class, with_text=why is None)
+    return "\n  ".join([prediction_line, *views])
 
 
 def as_html(

@@ -188,7 +188,7 @@ def open_info(folder: Path) -> RunInfo:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise RunError(f"{path} is damaged.") from None
+        raise RunError(f"{path} is damaged, or another version of imdb-tx wrote it.") from None
 
 
 def open_run(folder: Path) -> Run:

@@ -6,15 +6,13 @@ from statistics import mean, median, stdev
 
 from pydantic import BaseModel
 
-from imdb_transformer.config import Config
+from imdb_transformer.config import MAX_INT, Config
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
 from imdb_transformer.training import distillation
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.train import TrainingResult, training_steps
-
-MAX_SEED = 2**31 - 1  # of a config
 
 
 class Spread(BaseModel):
@@ -55,8 +53,8 @@ def seed_trainings(
     """
     if not base.name:
         raise RunError(f"--run-dir {base} ends without a name. With --seeds the runs are called NAME-seed-N.")
-    if (last := config.train.seed + num_seeds - 1) > MAX_SEED:
-        raise ConfigError(f"The last of {num_seeds} seeds would be {last:,}; the largest is {MAX_SEED:,}.")
+    if (last := config.train.seed + num_seeds - 1) > MAX_INT:
+        raise ConfigError(f"The last of {num_seeds} seeds would be {last:,}; the largest is {MAX_INT:,}.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})

@@ -65,7 +65,7 @@ class TrainingResult(BaseModel):
 
 
 def train(
-    config: Config | None, folder: Folder, *, teachers: Sequence[Folder] = (), resume: bool = False
+    config: Config | None, folder: Folder, *, teachers: Folder | Sequence[Folder] = (), resume: bool = False
 ) -> TrainingResult:
     """Trains a classifier to its end, silently; `imdb-tx train` does the same and shows its progress.
 
@@ -84,12 +84,12 @@ def pretrain(config: Config | None, folder: Folder, *, resume: bool = False) -> 
 
 
 def training_steps(
-    config: Config | None, folder: Folder, kind: Kind, *, teachers: Sequence[Folder] = (),
+    config: Config | None, folder: Folder, kind: Kind, *, teachers: Folder | Sequence[Folder] = (),
     soft_labels: SoftLabels = None, resume: bool = False,
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
-    teachers: runs whose probabilities for the unlabelled reviews serve as labels; or one such run.
+    teachers: a run, or several. Their probabilities for the unlabelled reviews serve as labels.
     soft_labels: these probabilities, if the teachers have predicted them already.
     resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
     keeps its config, and the folder may also be its checkpoint `previous`.
@@ -161,7 +161,7 @@ def begin(
         characters_per_piece=length,
         requested_hash=config_file.hash_of(config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
-        teachers=tuple(map(str, teachers)),
+        teachers=tuple(str(path if run.locate(path)[0].is_shipped else path.resolve()) for path in teachers),
         fill=lambda new: save_checkpoint(new, run.LAST, learner, Counters()),
     )
     return prepared
@@ -190,9 +190,9 @@ def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> N
     """Raises RunError if a run has another config, other origins or other reviews."""
     stored = corpus.ensure(config.data)
     origin_hash = starting_weights.origin_hash(opened.config, teachers)
-    is_asked_for = opened.info.requested_hash == config_file.hash_of(config)
+    was_requested = opened.info.requested_hash == config_file.hash_of(config)
     differences = {
-        "with another config": opened.config != config and not is_asked_for,
+        "with another config": opened.config != config and not was_requested,
         "of another encoder or --teacher": opened.info.origin_hash != origin_hash,
         "on other reviews": stored.content_hash != opened.info.corpus_hash,
     }
