@@ -141,11 +141,11 @@ def check_free(folder: Path) -> None:
 
 def create(
     folder: Path, config: Config, *, vocabulary: Vocabulary, hardware: str,
-    soft_labels: NDArray[np.float32] | None = None, fill: Callable[[Run], None], **about: Any,
+    soft_labels: NDArray[np.float32] | None = None, fill: Callable[[Run], None], **fields: Any,
 ) -> Run:  # fmt: skip
     """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
 
-    `about` has the other fields of its `RunInfo`: kind, classes, corpus_hash and so on. Raises RunError if
+    `fields` are the other ones of its `RunInfo`: kind, classes, corpus_hash and so on. Raises RunError if
     the folder holds something.
     """
     check_free(folder)
@@ -158,7 +158,7 @@ def create(
         hashes = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
         info = RunInfo(
             status="running", started=_now(), vocab_size=vocabulary.vocab_size,
-            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes, **about,
+            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes, **fields,
         )  # fmt: skip
         write_json(temporary / INFO, info)
         (temporary / "checkpoints").mkdir()
@@ -208,7 +208,7 @@ def open_run(folder: Path) -> Run:
 
 
 def check_file(folder: Path, info: RunInfo, name: str) -> None:
-    """Raises RunError if a file of `info.file_hashes` is missing or changed, or PermissionError."""
+    """Raises RunError if a file of `info.file_hashes` is missing or changed. May raise PermissionError."""
     path = folder / name
     try:
         if sha256_of(path) != info.file_hashes.get(name):
