@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from imdb_transformer.errors import ConfigError
+
 Share = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Bounded: a typo is refused here, with the key's name.
@@ -30,13 +32,20 @@ class DataConfig(Section):
     text_column: str = "text"
     """column that holds the review, in table files"""
     label_column: str = "label"
-    """column that holds the class, in table files"""
+    """column that holds the class, in table files; empty: there is none, and only `pretrain` can learn"""
     encoding: Annotated[str, Field(min_length=1)] = "utf-8"
     """encoding of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or has no text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     """share held out as validation (IMDB's is fixed) and as test if it is missing; 0: validation is learnt"""
+
+    def check_labelled(self) -> None:
+        """Raises ConfigError if no column holds the class: a classifier could not learn it."""
+        if not self.label_column:
+            raise ConfigError(
+                "data.label_column is empty. A classifier needs labels: name their column (--label-column)."
+            )
 
 
 class TokenizerConfig(Section):

@@ -14,7 +14,7 @@ from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
-from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.model import language
 from imdb_transformer.model.language import LanguageModel
@@ -168,6 +168,27 @@ def test_prediction_with_a_pretrained_run_is_refused_with_a_hint(config_path: Pa
     assert f"--init-from {folder}" in str(refused.exception)
     wrong = imdb_tx("train", "--resume", folder)
     assert f"imdb-tx pretrain --resume {folder}" in str(wrong.exception)
+
+
+def test_text_without_labels_is_learnt_by_pretraining_and_by_nothing_else(
+    config_path: Path, tmp_path: Path
+) -> None:
+    table, folder = tmp_path / "pile.csv", tmp_path / "runs" / "p"
+    table.write_text("body\n" + "".join(f"the plot of film {i} is a joy to follow\n" for i in range(40)))
+    options = [table, "--text-column", "body", "--config", config_path]
+    refused = imdb_tx("pretrain", *options)
+    assert str(refused.exception).endswith(
+        'Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'
+    )
+    options += ["--label-column", ""]
+    made = imdb_tx("pretrain", *options, "--run-dir", folder)
+    assert made.exit_code == 0
+    assert "imdb-tx train --config base.toml labelled.csv --set tokenizer" in made.stdout
+    assert imdb_tx("pretrain", "--resume", folder).exit_code == 0
+    for command in ("train", "baseline"):
+        refused = imdb_tx(command, *options)
+        assert isinstance(refused.exception, ConfigError)
+        assert "name their column" in str(refused.exception)
 
 
 def a_model(**options: float) -> tuple[LanguageModel, Batch]:

@@ -14,6 +14,7 @@ from imdb_transformer.errors import DataError
 from imdb_transformer.inference.tables import open_reviews
 
 HEADER = ("Datum", "Preis (€)", "Titel", "Kommentar", "Sterne")
+REMARK = ' Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'
 ALL = "--text-column Kommentar --label-column Sterne"
 
 
@@ -73,12 +74,12 @@ def test_if_several_columns_may_be_the_label_the_message_asks_which(tmp_path: Pa
     assert str(refused.value).endswith(f" {question} Perhaps: --text-column Kommentar")
 
 
-def test_nothing_is_suggested_where_several_texts_fit_or_none(tmp_path: Path) -> None:
+def test_no_column_is_suggested_where_several_texts_fit_or_none(tmp_path: Path) -> None:
     two = [("a", "b"), *((f"{text}{i}", f"{text} {i}") for i, (*_, text, _) in enumerate(german_rows()))]
-    assert suggested_options(write_csv(tmp_path / "two.csv", two), "cp1252", "text", "label") == ""
+    assert suggested_options(write_csv(tmp_path / "two.csv", two), "cp1252", "text", "label") == REMARK
     few = [HEADER, *german_rows(9)]  # nine rows hold no five classes
     shown = suggested_options(write_csv(tmp_path / "few.csv", few), "cp1252", "text", "label")
-    assert shown == " Perhaps: --text-column Kommentar"
+    assert shown == " Perhaps: --text-column Kommentar" + REMARK
     (tmp_path / "r.csv").write_bytes(b"a;b\n\x81\n")  # a byte that cp1252 does not have
     assert suggested_options(tmp_path / "r.csv", "utf-8", "text", "label") == ""
     (tmp_path / "empty.csv").touch()

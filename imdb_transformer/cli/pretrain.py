@@ -10,7 +10,7 @@ from imdb_transformer.cli.train import refuse_beside_resume, train_one
 @command(
     options.TRAINING,
     """imdb-tx pretrain --run-dir runs/pretrain
-imdb-tx pretrain reviews.csv --text-column body --label-column stars""",
+imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
 )
 def pretrain(
     context: typer.Context,

@@ -51,18 +51,19 @@ def refuse_row(problem: str) -> None:
 
 
 def from_named_labels(
-    columns: NamedColumns, *, origin: str, classes: Sequence[str] = (),
+    columns: NamedColumns, *, origin: str, classes: Sequence[str] = (), labelled: bool = True,
     bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,
 ) -> Reviews:  # fmt: skip
     """Reviews from (texts, label names) by split. `classes` are by default those of train.
 
     `bad_row` is called for a row without a label, or with a label that is not a class. If it returns, the row
-    is left out. `place` names the i-th row of a split. Raises DataError for fewer than two classes.
+    is left out. `place` names the i-th row of a split. Without `labelled` no split has labels, and there are
+    no classes. Otherwise raises DataError for fewer than two.
     """
     if "train" not in columns and not classes:
         raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
     names = {split: [label_name(label) for label in labels] for split, (_, labels) in columns.items()}
-    if not classes:
+    if labelled and not classes:
         classes = sorted(set(filter(None, names["train"])), key=_numbers_first)
         _warn_of_spellings(classes)
     index = {name: i for i, name in enumerate(classes)}
@@ -70,7 +71,7 @@ def from_named_labels(
     splits = {}
     for split in (name for name in SPLITS if name in columns):
         texts, _ = columns[split]
-        if split == "unsupervised":
+        if split == "unsupervised" or not labelled:
             splits[split] = Rows(texts, [UNLABELLED] * len(texts))
             continue
         splits[split] = Rows([], [])
@@ -82,7 +83,7 @@ def from_named_labels(
                 known = ", ".join(classes[:10])
                 problem = f"label {name!r}; the classes are {known}" if name else "no label"
                 bad_row(f"{place(split, i)} has {problem}")
-    if len(classes) < 2:
+    if labelled and len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
     return Reviews(splits, tuple(classes))

@@ -17,13 +17,7 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.reviews import (
-    SPLIT_ALIASES,
-    SPLITS,
-    Reviews,
-    from_named_labels,
-    refuse_row,
-)
+from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse_row
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
 from imdb_transformer.errors import DataError, warn
@@ -143,8 +137,8 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
             if not numbers[split]:
                 raise DataError(f"{path} has a header and no rows that can be read.")
         return from_named_labels(
-            columns, origin=config.source, classes=classes, bad_row=bad_row,
-            place=lambda split, i: tables.place(files[split], numbers[split][i]),
+            columns, origin=config.source, classes=classes, labelled=bool(config.label_column),
+            bad_row=bad_row, place=lambda split, i: tables.place(files[split], numbers[split][i]),
         )  # fmt: skip
 
 
@@ -152,18 +146,22 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     """The columns of a split's table, each with the option that names another."""
     text = {config.text_column: "--text-column (data.text_column)"}
     labels = {config.label_column: "--label-column (data.label_column)"}
-    return text if split == "unsupervised" else text | labels
+    return text | labels if _is_labelled(split, config) else text
+
+
+def _is_labelled(split: str, config: DataConfig) -> bool:
+    return bool(config.label_column) and split != "unsupervised"
 
 
 def _columns(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
     bad_row: tables.Report,
 ) -> tuple[tuple[list[str], list[object]], list[int]]:  # fmt: skip
-    """The texts and labels of a table, and their row numbers. In `unsupervised` the labels are None."""
+    """The texts and labels of a table, and their row numbers. If there are no labels, they are None."""
     texts: list[str] = []
     labels: list[object] = []
     numbers: list[int] = []
-    is_labelled = split != "unsupervised"
+    is_labelled = _is_labelled(split, config)
     names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
     if pa.types.is_nested(kind) or (names and not pa.types.is_integer(kind)):
@@ -235,7 +233,7 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
             # offline it is a ConnectionError, an OSError
             raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
         return from_named_labels(
-            columns, origin=name, bad_row=bad_row,
+            columns, origin=name, labelled=bool(config.label_column), bad_row=bad_row,
             place=lambda split, i: f"{name}: row {numbers[split][i]} of {split}",
         )  # fmt: skip
 

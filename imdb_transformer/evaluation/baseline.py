@@ -42,9 +42,10 @@ class Baseline(BaseModel):
 def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baseline:
     """Fits a linear model with `nb` or `tfidf` weights on the train split, and writes it as a run.
 
-    Raises DataError, and RunError if the folder is not free.
+    Raises ConfigError without a label column, DataError, and RunError if the folder is not free.
     """
     run.check_free(folder)
+    config.data.check_labelled()
     stored = corpus.ensure(config.data)
     train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))

@@ -224,13 +224,17 @@ def _evaluation(folder: str) -> str:
 
 
 def _finetuning(folder: str) -> str:
-    """The command that fine-tunes an encoder: the shipped recipe, with the run's reviews and sizes."""
+    """The command that fine-tunes an encoder: the shipped recipe, with the run's sizes and reviews."""
     from imdb_transformer import config_file
     from imdb_transformer.store import run
     from imdb_transformer.training.starting_weights import FREE
 
     config, recipe, sets = run.open_run(Path(folder)).config, config_file.load(RECIPE), []
-    for section, free in (("data", set()), ("tokenizer", {"max_length", "tail_length"}), ("model", FREE)):
+    sections = {"data": set[str](), "tokenizer": {"max_length", "tail_length"}, "model": FREE}
+    if not config.data.label_column:
+        del sections["data"]
+        sets.append("labelled.csv")
+    for section, free in sections.items():
         usual = getattr(recipe, section).model_dump()
         for key, value in getattr(config, section).model_dump(exclude=free).items():
             if value != usual[key]:

@@ -53,6 +53,8 @@ def prepare(
     them the teachers predict now. `ask_teachers` is false for a dry run. Raises RunError if the encoder does
     not fit the config, or if it or a teacher is unfinished or may have seen reviews that are held out here.
     """
+    if kind == "classifier":
+        config.data.check_labelled()
     config = probe.choose_start(config, kind, hardware)
     init_from = starting_weights.origin(config)
     origins = (*([init_from] if init_from else []), *teachers)
