@@ -446,7 +446,7 @@ def test_a_closed_standard_stream_becomes_dev_null(trained: Path, command: str, 
         assert not ended.stdout
 
 
-@pytest.mark.parametrize("page", [".", "/", "", "none/page.html"])
+@pytest.mark.parametrize("page", [".", "/", "", "none/page.html", "reviews.csv"])
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(page: str) -> None:
     for command in (["predict", "--explain", "good", "--html", page], ["compare", "a", "b", "--html", page]):
         refused = imdb_tx(*command)

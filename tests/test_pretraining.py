@@ -183,7 +183,7 @@ def test_text_without_labels_is_learnt_by_pretraining_and_by_nothing_else(
     options += ["--label-column", ""]
     made = imdb_tx("pretrain", *options, "--run-dir", folder)
     assert made.exit_code == 0
-    assert "imdb-tx train --config base.toml labelled.csv --set tokenizer" in made.stdout
+    assert "imdb-tx train labelled.csv --config base.toml --set data." in made.stdout
     assert imdb_tx("pretrain", "--resume", folder).exit_code == 0
     for command in ("train", "baseline"):
         refused = imdb_tx(command, *options)

@@ -45,7 +45,13 @@ def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: s
 
 @pytest.mark.parametrize(
     ("written", "name"),
-    [("cp1252", "cp1252"), ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"), ("utf-16-le", "utf-16-le")],
+    [
+        ("cp1252", "cp1252"),
+        ("utf-8-sig", "utf-8"),
+        ("utf-8-sig", "cp1252"),
+        ("utf-16", "utf-8"),
+        ("utf-16-le", "utf-16-le"),
+    ],
 )
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_in_a_windows_encoding_is_read(tmp_path: Path, written: str, name: str, zipped: bool) -> None:

@@ -67,6 +67,8 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         name = "utf-16"
+    elif first.startswith(codecs.BOM_UTF8):
+        name = "utf-8"
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 

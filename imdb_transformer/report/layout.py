@@ -132,7 +132,10 @@ def check_page(path: Path) -> None:
     """Raises ConfigError, or OSError, if `write_page` cannot write such a file."""
     from imdb_transformer.store.files import why_unwritable  # with pydantic, which --help does not need
 
-    if problem := why_unwritable(path):
+    problem = why_unwritable(path)
+    if not problem and path.suffix.lower() not in (".html", ".htm"):
+        problem = "a page's name ends in .html"  # it may be a table of the user's
+    if problem:
         raise ConfigError(f"--html {path}: {problem}; name a file such as page.html.")
 
 

@@ -230,18 +230,18 @@ def _finetuning(folder: str) -> str:
     from imdb_transformer.training.starting_weights import FREE
 
     config, recipe, sets = run.open_run(Path(folder)).config, config_file.load(RECIPE), []
-    sections = {"data": set[str](), "tokenizer": {"max_length", "tail_length"}, "model": FREE}
-    if not config.data.label_column:
-        del sections["data"]
-        sets.append("labelled.csv")
-    for section, free in sections.items():
+    is_labelled = bool(config.data.label_column)
+    data = set() if is_labelled else {"source", "label_column"}
+    free = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": FREE}
+    for section in free:
         usual = getattr(recipe, section).model_dump()
-        for key, value in getattr(config, section).model_dump(exclude=free).items():
+        for key, value in getattr(config, section).model_dump(exclude=free[section]).items():
             if value != usual[key]:
                 is_plain = isinstance(value, str) and config_file.toml_value(value) == value
                 written = value if is_plain else json.dumps(value, ensure_ascii=False)
                 sets += ["--set", f"{section}.{key}={written}"]
-    return command_line("train", "--config", RECIPE, *sets, "--init-from", folder)
+    others = [] if is_labelled else ["labelled.csv"]
+    return command_line("train", *others, "--config", RECIPE, *sets, "--init-from", folder)
 
 
 def _score(score: "Score | None") -> str:
