@@ -152,8 +152,8 @@ class TrainConfig(Section):
 class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
-    objective: Literal["masked", "causal", "causal_backward", "denoise"] = "masked"
-    """guess `masked` tokens, the next (`causal`), the one before (`causal_backward`), or all (`denoise`)"""
+    objective: Literal["masked", "contrastive", "causal", "causal_backward", "denoise"] = "masked"
+    """guess `masked` tokens (`contrastive`: and pair halves), next ones (`causal`), or all (`denoise`)"""
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
     """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048

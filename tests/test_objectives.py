@@ -146,13 +146,54 @@ def test_every_parameter_gets_a_gradient(objective: str) -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_only_a_model_that_denoises_has_a_decoder_and_its_first_weights_are_the_others() -> None:
-    models = {name: a_model(name, small()).state_dict() for name in ALL}
-    extra = {name for name in models["denoise"] if name.startswith("decoder.")}
+@pytest.mark.parametrize(("objective", "part"), [("denoise", "decoder."), ("contrastive", "projection.")])
+def test_only_some_objectives_have_further_weights_and_the_first_weights_are_the_same(
+    objective: str, part: str
+) -> None:
+    weights = a_model(objective, small()).state_dict()
+    extra = {name for name in weights if name.startswith(part)}
+    assert extra
     for name in ("masked", "causal", "causal_backward"):
-        assert set(models["denoise"]) - extra == set(models[name])
-        for key, tensor in models[name].items():
-            assert torch.equal(tensor, models["denoise"][key])
+        others = a_model(name, small()).state_dict()
+        assert set(weights) - extra == set(others)
+        for key, tensor in others.items():
+            assert torch.equal(tensor, weights[key])
+
+
+def test_halves_of_reviews_are_read_from_the_first_token_to_the_last() -> None:
+    ids = torch.zeros(3, 48, dtype=torch.long)
+    reviews = [list(range(2, 43)), list(range(2, 6)), [9]]
+    for row, review in zip(ids, reviews, strict=True):
+        row[: len(review)] = torch.tensor(review)
+    halves = objectives.in_halves(batch_of(ids))
+    assert halves.shape == (6, 32)
+    read = [[int(each) for each in row if each != PAD_ID] for row in halves]
+    assert [a + b for a, b in zip(read[:2], read[3:5], strict=True)] == reviews[:2]
+    assert [len(half) for half in read] == [21, 2, 1, 20, 2, 1]
+    assert read[2] == read[5] == [9]
+
+
+def test_the_contrastive_loss_equals_that_of_one_pair_of_halves_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objectives, "random_tokens", lambda batch, _: batch.mask & False)
+    model = a_model("contrastive", small())
+    assert model.projection is not None
+    ids, _ = a_batch([13, 7, 20], 20)
+    halves = objectives.in_halves(batch_of(ids))
+    vectors = []
+    for half in halves:
+        alone = half[half != PAD_ID][None]
+        features = model.encoder(alone, alone != PAD_ID, torch.float32)
+        vectors.append(model.projection(features.amax(1))[0])
+    losses = []
+    for i, vector in enumerate(vectors):
+        alike = torch.stack([torch.cosine_similarity(vector, other, dim=0) for other in vectors]) / 0.1
+        candidates = [j for j in range(6) if j != i]
+        losses.append(-alike[candidates].log_softmax(0)[candidates.index((i + 3) % 6)])
+    metrics = objectives.contrast(model, batch_of(ids), torch.float32, 0.3)
+    total, count = metrics["contrastive_loss"]
+    torch.testing.assert_close(total / count, torch.stack(losses).mean())
 
 
 def test_muon_updates_the_matrices_of_a_decoder() -> None:

@@ -17,7 +17,7 @@ from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.model import language
-from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.model.language import HEAD, LanguageModel
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import objectives, step
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
@@ -93,18 +93,21 @@ def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tm
     assert all(torch.equal(saved[name], first[name]) for name in names)
 
 
-@pytest.mark.parametrize("objective", ["causal", "causal_backward", "denoise"])
+@pytest.mark.parametrize("objective", ["contrastive", "causal", "causal_backward", "denoise"])
 def test_fine_tuning_takes_the_encoder_of_any_objective(tiny: Tiny, tmp_path: Path, objective: str) -> None:
     options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
     origin = pretrained(tiny(*options, f"pretrain.objective={objective}"), tmp_path / "origin")
-    assert all("token_accuracy" in line for line in metrics.read(origin.folder) if "loss" in line)
+    metric = "contrastive_loss" if objective == "contrastive" else "token_accuracy"
+    assert all(metric in line for line in metrics.read(origin.folder) if "loss" in line)
     model = prepare(tiny(f"train.init_from={origin.folder}"), "classifier", CPU).model
     saved = load_file(origin.checkpoint("best") / "model.safetensors")
     for name, tensor in model.get_submodule("encoder").state_dict().items():
         assert torch.equal(saved[f"encoder.{name}"], tensor)
 
 
-def test_a_deeper_encoder_starts_with_the_blocks_of_its_origin_repeated(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_deeper_encoder_starts_with_its_origins_blocks_repeated_and_its_head(
+    tiny: Tiny, tmp_path: Path
+) -> None:
     options = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=4096")
     origin = pretrained(tiny(*options, "model.num_layers=2"), tmp_path / "origin")
     saved = load_file(origin.checkpoint("best") / "model.safetensors")
@@ -113,6 +116,8 @@ def test_a_deeper_encoder_starts_with_the_blocks_of_its_origin_repeated(tiny: Ti
     for name, tensor in model.get_submodule("encoder").state_dict().items():
         repeated = name.replace("blocks.2.", "blocks.0.").replace("blocks.3.", "blocks.1.")
         assert torch.equal(saved[f"encoder.{repeated}"], tensor)
+    for name in HEAD:
+        assert torch.equal(saved[name], model.get_parameter(name))
     with pytest.raises(RunError, match=r"model\.num_layers is 2, here it is 3"):
         prepare(tiny(start, "model.num_layers=3"), "encoder", CPU)
 

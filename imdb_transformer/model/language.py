@@ -20,6 +20,8 @@ from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, Linear, rotate, rotation_of, select
 
 SIZE_MULTIPLE = 128  # M and C are rounded up to a multiple of it
+HEAD = ("transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias")  # what guesses tokens
+PROJECTED = 128  # numbers by which halves of reviews are compared
 RARE = 1e-3  # added to each id's count: an id that never occurs may still become a candidate
 
 
@@ -50,6 +52,8 @@ class LanguageModel(nn.Module):
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
         inclusion[list(special_ids)] = 0  # the embedding of padding must stay zero
         self.decoder = Decoder(config) if options.objective == "denoise" else None
+        is_contrastive = options.objective == "contrastive"
+        self.projection = Linear(config.width, PROJECTED) if is_contrastive else None
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("spacing", spacing)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from imdb_transformer.config import Config
+from imdb_transformer.data.batches import PADDING_MULTIPLE
 from imdb_transformer.data.stars import UNKNOWN
-from imdb_transformer.data.tokenizer import MASK_ID
-from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
+from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.language import LanguageModel, rounded_up
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
@@ -27,6 +28,7 @@ Metrics = dict[str, tuple[Tensor, int]]
 # Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not padding.
 Guesses = tuple[Tensor, Tensor, int]
 
+CONTRAST_WEIGHT, TEMPERATURE = 2.0, 0.1  # of the contrastive loss, beside that of masked tokens
 REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would triple the head's cost
 
 
@@ -62,9 +64,11 @@ def pretraining(
     `masked_loss` by their actual number.
     """
     objective, share = config.pretrain.objective, 1.0
-    if objective in ("masked", "denoise"):  # the share changes linearly (Ankner et al. 2024)
+    if objective in ("masked", "contrastive", "denoise"):  # the share changes linearly (Ankner et al. 2024)
         first, last = config.pretrain.mask_fractions
         share = first + progress * (last - first)
+    if objective == "contrastive":
+        return contrast(model, batch, dtype, share)
     features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
     loss, num_correct = model.sampled_loss(features, targets, num_guessed)
     if objective != "masked":
@@ -85,6 +89,48 @@ def masked_tokens(
     rows, num_guessed = rows_of(hidden)
     features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype, rows)
     return features, batch.ids.flatten()[rows], num_guessed
+
+
+def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float) -> Metrics:
+    """Masked tokens are guessed in both halves of each review, and each half is told from all others.
+
+    The pooled features of a review's two halves shall be more alike than those of other reviews' halves:
+    `contrastive_loss` is the cross-entropy of the other half among all of the batch (Giorgi et al. 2021,
+    "DeCLUTR"). Each process compares its own reviews only.
+    """
+    ids = in_halves(batch)
+    halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
+    hidden = random_tokens(halves, share)
+    rows, num_guessed = rows_of(hidden)
+    features = model.encoder(ids.masked_fill(hidden, MASK_ID), halves.mask, dtype)  # (2B, L', D)
+    targets = ids.flatten()[rows]
+    loss, num_correct = model.sampled_loss(features.flatten(0, 1)[rows], targets, num_guessed)
+    assert model.projection is not None
+    vectors = F.normalize(model.projection(pool(features, halves.mask).float()), dim=1)
+    similarity = (vectors @ vectors.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    others = torch.arange(len(ids), device=ids.device).roll(len(ids) // 2)
+    contrastive_loss = F.cross_entropy(similarity, others)
+    return {
+        "loss": (loss / share + CONTRAST_WEIGHT * batch.num_tokens * contrastive_loss, batch.num_tokens),
+        "masked_loss": (loss, num_guessed),
+        "masked_accuracy": (num_correct, num_guessed),
+        "contrastive_loss": (contrastive_loss * len(ids), len(ids)),
+    }
+
+
+def in_halves(batch: Batch) -> Tensor:
+    """(B, L) -> (2B, L'): the first half of each review, then the second halves. L' as in `get_batch`.
+
+    A review of one token is both of its halves.
+    """
+    lengths = batch.mask.sum(1, keepdim=True)
+    middle = (lengths + 1) // 2
+    starts = torch.minimum(middle, lengths - 1)
+    longest = -(-int(middle.max()) // PADDING_MULTIPLE) * PADDING_MULTIPLE
+    positions = torch.arange(longest, device=batch.ids.device)
+    ids = F.pad(batch.ids, (0, longest), value=PAD_ID)
+    first = ids[:, :longest].masked_fill(positions >= middle, PAD_ID)
+    return torch.cat([first, ids.gather(1, starts + positions)])
 
 
 def next_tokens(
@@ -141,6 +187,7 @@ def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
 
 GUESSES: dict[str, Callable[..., Guesses]] = {
     "masked": masked_tokens,
+    "contrastive": masked_tokens,  # on validation; `contrast` is what is trained
     "causal": next_tokens,
     "causal_backward": partial(next_tokens, direction=-1),
     "denoise": rewritten_tokens,

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
 from torch import nn
 
@@ -14,6 +15,7 @@ from imdb_transformer.data.encoded import rows_of, training_splits
 from imdb_transformer.data.stars import UNKNOWN, stars_of
 from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of
 from imdb_transformer.errors import RunError
+from imdb_transformer.model.language import HEAD, LanguageModel
 from imdb_transformer.store import checkpoint, run
 
 NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
@@ -91,9 +93,10 @@ def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, 
 
 
 def load_encoder(model: nn.Module, path: Path) -> None:
-    """Copies the encoder of a run, or of one of its checkpoints, into `model`; its head stays as it is.
+    """Copies the encoder of a run, or of one of its checkpoints, into `model`.
 
-    A deeper encoder repeats all blocks of the run in turn ("progressive stacking", Gong et al. 2019).
+    A model of pretraining also takes the head of another one. A deeper encoder repeats all blocks of the run
+    in turn ("progressive stacking", Gong et al. 2019).
     """
     opened, folder = run.locate(path)
     _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
@@ -105,6 +108,9 @@ def load_encoder(model: nn.Module, path: Path) -> None:
         if repeated in encoder:
             encoder.setdefault(name, encoder[repeated])
     checkpoint.load_weights(submodule, encoder, origin=folder)
+    if isinstance(model, LanguageModel) and opened.info.kind == "encoder":
+        head = {name: torch.from_numpy(weights[name]) for name in HEAD}
+        model.load_state_dict(head, strict=False)
 
 
 def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
