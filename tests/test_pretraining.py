@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
+from imdb_transformer.data import corpus
 from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
@@ -188,6 +189,8 @@ def test_text_without_labels_is_learnt_by_pretraining_and_by_nothing_else(
     options += ["--label-column", ""]
     made = imdb_tx("pretrain", *options, "--run-dir", folder)
     assert made.exit_code == 0
+    stored = corpus.ensure(run.open_run(folder).config.data)
+    assert set(stored.manifest.splits) == {"train", "validation"}
     assert "imdb-tx train labelled.csv --config base.toml --set data." in made.stdout
     assert imdb_tx("pretrain", "--resume", folder).exit_code == 0
     for command in ("train", "baseline"):

@@ -36,7 +36,7 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     `is_imdb`: train is IMDB's whole train split.
     """
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
-    if len(splits) == 1:
+    if len(splits) == 1 and config.label_column:  # without labels there is nothing to test
         splits["train"], splits["test"] = _take_share(splits["train"], share_of(config))
     if "validation" not in splits:
         train, hashes = splits["train"], imdb_validation_hashes()
