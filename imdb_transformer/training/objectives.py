@@ -94,7 +94,7 @@ def masked_tokens(
 def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float) -> Metrics:
     """Masked tokens are guessed in both halves of each review, and each half is told from all others.
 
-    The pooled features of a review's two halves shall be more alike than those of other reviews' halves:
+    The pooled features of a review's two halves should be more alike than those of other reviews' halves:
     `contrastive_loss` is the cross-entropy of the other half among all of the batch (Giorgi et al. 2021,
     "DeCLUTR"). Each process compares its own reviews only.
     """
