@@ -95,6 +95,19 @@ def test_the_first_sheet_of_a_workbook_is_read_as_text(tmp_path: Path) -> None:
         rows_of(tmp_path / "r.xlsx")
 
 
+@pytest.mark.parametrize("numbers", [(1, 2**70, 3), (2**70, 1, 3)])
+def test_a_row_with_a_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(f'{{"text": "t", "n": {number}}}\n' for number in numbers))
+    line = numbers.index(2**70) + 1
+    with pytest.raises(DataError, match=f"line {line} does not fit the rows before it"):
+        rows_of(path)
+    reported: list[str] = []
+    _, blocks = open_table(path, {"text": "--text"}, bad_row=Skip(reported.append))
+    assert [row["n"] for batch, _ in blocks for row in batch.to_pylist()] == [1, 3]
+    assert len(reported) == 1
+
+
 def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
     rows = [{"text": "good", "n": 1}, {"text": "bad", "n": 2}]
     (tmp_path / "r.json").write_text("\n" + json.dumps(rows, indent=1))

@@ -104,8 +104,10 @@ def _type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of the first: rows of another type are reported on conversion."""
     try:
         return _without_nulls(pa.array(values).type)
-    except (pa.ArrowException, UnicodeError):  # the latter for a lone surrogate
+    except (pa.ArrowException, UnicodeError, OverflowError):  # of a lone surrogate, and beyond 64 bits
         first = next(value for value in values if value is not None)
+        if type(first) is int:
+            return pa.int64()
         return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
 
 
