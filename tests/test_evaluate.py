@@ -208,6 +208,9 @@ def test_all_splits_of_a_folder_can_be_measured_together(trained: Path, tmp_path
     (tmp_path / "held").mkdir()
     write_jsonl(tmp_path / "held" / "test.jsonl", ["a good film"], ["pos"])
     assert evaluate(folder, "all", source=str(tmp_path / "held")).num_examples == 1
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "held").rename(tmp_path / "hub" / "data")  # the hub's layout
+    assert evaluate(folder, "all", source=str(tmp_path / "hub")).num_examples == 1
     with pytest.raises(ConfigError, match="split all is for reviews of another source"):
         evaluate(folder, "all")
 

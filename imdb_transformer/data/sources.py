@@ -42,7 +42,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     if source == "demo":
         return demo.reviews()
     if source == "hub":
-        return _load_dataset(HUB_NAME, DataConfig(), hint=WITHOUT_NETWORK)
+        return _load_dataset(HUB_NAME, DataConfig(), classes, hint=WITHOUT_NETWORK)
     if archive.is_url(source):
         return archive.read_url(source)
     path = Path(source)
@@ -69,7 +69,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
             warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
         return _read_tables(files, config, classes)
     if not loose or _has_card(folder) or (not files and any(map(_splits_named, loose))):
-        return _read_hub_layout(folder, config)
+        return _read_hub_layout(folder, config, classes)
     if files or len(loose) == 1:
         return _read_tables(files or {"train": loose[0]}, config, classes)
     names = ", ".join(path.name for path in loose[:10])
@@ -177,7 +177,7 @@ def _columns(
     return (texts, labels), numbers
 
 
-def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
+def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
     """Reviews of a folder in the hub's layout, read by `datasets`."""
     if not any(tables.is_table(path) for path in folder.rglob("*")):
         raise DataError(
@@ -192,7 +192,7 @@ def _read_hub_layout(folder: Path, config: DataConfig) -> Reviews:
     try:
         with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
             files = None if _has_card(folder) else _files_by_split(folder)
-            return _load_dataset(str(folder.resolve()), config, cache_dir=cache, data_files=files)
+            return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
     finally:
         datasets.logging.set_verbosity(verbosity)
         if had_bars:
@@ -214,7 +214,9 @@ def _files_by_split(folder: Path) -> dict[str, list[str]] | None:
     return files if "unsupervised" in files else None
 
 
-def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: Any) -> Reviews:
+def _load_dataset(
+    name: str, config: DataConfig, classes: Sequence[str], *, hint: str = "", **options: Any
+) -> Reviews:  # fmt: skip
     """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
@@ -233,7 +235,7 @@ def _load_dataset(name: str, config: DataConfig, *, hint: str = "", **options: A
             # offline it is a ConnectionError, an OSError
             raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
         return from_named_labels(
-            columns, origin=name, labelled=bool(config.label_column), bad_row=bad_row,
+            columns, origin=name, classes=classes, labelled=bool(config.label_column), bad_row=bad_row,
             place=lambda split, i: f"{name}: row {numbers[split][i]} of {split}",
         )  # fmt: skip
 
