@@ -104,7 +104,7 @@ def _type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of the first: rows of another type are reported on conversion."""
     try:
         return _without_nulls(pa.array(values).type)
-    except (pa.ArrowException, UnicodeError, OverflowError):  # of a lone surrogate, and beyond 64 bits
+    except (pa.ArrowException, UnicodeError, OverflowError):  # a lone surrogate; over 64 bits
         first = next(value for value in values if value is not None)
         if type(first) is int:
             return pa.int64()

@@ -92,11 +92,10 @@ def masked_tokens(
 
 
 def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float) -> Metrics:
-    """Masked tokens are guessed in both halves of each review, and each half is told from all others.
+    """Guesses masked tokens in both halves of each review, and finds the other half of each half.
 
-    The pooled features of a review's two halves should be more alike than those of other reviews' halves:
-    `contrastive_loss` is the cross-entropy of the other half among all of the batch (Giorgi et al. 2021,
-    "DeCLUTR"). Each process compares its own reviews only.
+    `contrastive_loss` is the cross-entropy of the other half among all halves of the batch, by the cosine of
+    their projected features (Giorgi et al. 2021, "DeCLUTR"). Each process compares only its own reviews.
     """
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
