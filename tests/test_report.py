@@ -17,6 +17,7 @@ from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
+from imdb_transformer.report.evaluations import class_table, evaluation_tables
 from imdb_transformer.report.layout import html_table, shortened
 from imdb_transformer.report.pages import with_page, write_evaluation
 from imdb_transformer.store import run
@@ -25,15 +26,7 @@ from imdb_transformer.training.train import training_steps
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')
-TITLES = [
-    "Loss",
-    "Validation accuracy",
-    "ROC",
-    "Reliability",
-    "Classes",
-    "Confusion",
-    "Accuracy by kind of review",
-]
+TITLES = ["Loss", "Validation accuracy", "ROC", "Reliability"]
 
 
 def test_eval_writes_a_page_that_stands_alone_with_all_figures(trained: Path, tmp_path: Path) -> None:
@@ -45,7 +38,9 @@ def test_eval_writes_a_page_that_stands_alone_with_all_figures(trained: Path, tm
     assert "<h1>run on test</h1>" in page
     for title in TITLES:
         assert f"<b>{title}</b>" in page
-    assert page.count('role="img" aria-label="') == page.count("<svg") == len(TITLES) - 1  # one is a table
+    assert page.count('role="img" aria-label="') == page.count("<svg") == len(TITLES)
+    for heading in ("support", "95% interval", "true \\ predicted"):
+        assert f">{heading}</th>" in page
     assert not OUTSIDE.search(page)
     assert "@import" not in page
     assert "<mark" in page
@@ -93,15 +88,13 @@ def test_figures_of_a_split_with_one_class(num_classes: int) -> None:
     evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert figures.roc({"run": probabilities}, labels, classes) is None
-    assert figures.slices(evaluation) is None
     assert figures.losses({"run": []}) is None
     assert figures.accuracies({"run": []}) is None
-    assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).content.startswith("<svg")
-    recall = 100 * evaluation.confusion[0][0] / 20
-    assert f">{recall:.1f} / 100.0%<" in figures.by_class(evaluation).content
-    assert f">20 reviews, F1 {200 * recall / (100 + recall):.1f}<" in figures.by_class(evaluation).content
-    cell = f">{evaluation.confusion[0][0]}<br><small>{recall:.1f}%</small></td>"
-    assert cell in figures.confusion(evaluation).content
+    assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).svg.startswith("<svg")
+    recall = evaluation.confusion[0][0] / 20
+    table = html_table(*class_table(evaluation.per_class))
+    assert f'<td class="number">1.0000</td><td class="number">{recall:.4f}</td>' in table
+    assert '<td class="number">0.0000</td><td class="number">0.0000</td>' in table  # of an absent class
 
 
 def test_eval_shows_baselines_of_the_same_reviews(trained: Path, tmp_path: Path) -> None:
@@ -208,9 +201,9 @@ def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     assert drawn is not None
     assert list(drawn.names) == ["a", "nb"]
     assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
-    ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.content)
+    ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.svg)
     assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
-    assert ">95.00</text>" in drawn.content
+    assert ">95.00</text>" in drawn.svg
     without = figures.accuracies(logged)
     assert without is not None
     assert list(without.names) == ["a", ""]
@@ -222,14 +215,14 @@ def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
     drawn = figures.accuracies({"run": logged})
     assert drawn is not None
     assert "The axis starts at 91%." in drawn.description
-    assert ">91<" in drawn.content
-    assert ">95.00</text>" in drawn.content  # the best has its value
+    assert ">91<" in drawn.svg
+    assert ">95.00</text>" in drawn.svg  # the best has its value
 
 
 def test_the_axis_of_a_loss_starts_at_zero() -> None:
     drawn = figures.losses({"run": [{"step": i, "loss": 5.0 + i} for i in range(1, 9)]})
     assert drawn is not None
-    assert re.search(r'text-anchor="end">0</text>', drawn.content)
+    assert re.search(r'text-anchor="end">0</text>', drawn.svg)
 
 
 def test_points_lie_where_their_values_say() -> None:
@@ -250,7 +243,7 @@ def test_values_of_curves_that_end_together_do_not_overlap() -> None:
     }
     drawn = figures.accuracies(logged)
     assert drawn is not None
-    levels = sorted(float(y) for y in re.findall(r'y="([\d.-]+)"[^>]*class="value"', drawn.content))
+    levels = sorted(float(y) for y in re.findall(r'y="([\d.-]+)"[^>]*class="value"', drawn.svg))
     assert len(levels) == 3
     assert min(b - a for a, b in pairwise(levels)) >= 12
 
@@ -259,7 +252,7 @@ def test_names_of_classes_and_runs_are_escaped_in_figures() -> None:
     logits, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
     evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("<b>", "$$", "&"))
     losses = figures.losses({"<b>": [{"step": 1, "loss": 1.0}]})
-    page = figures.grid([figures.by_class(evaluation), figures.confusion(evaluation), losses])
+    page = figures.grid([losses]) + "".join(html_table(*table) for table in evaluation_tables(evaluation, {}))
     assert "<b>" not in page.replace("<figcaption><b>", "")
     assert "&lt;b&gt;" in page
 

@@ -33,11 +33,14 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
     """expected calibration error over 15 bins of equally many reviews"""
 
 
-class Slice(BaseModel, extra="forbid", frozen=True):
-    """Some of the reviews."""
+class Accuracy(BaseModel, extra="forbid", frozen=True):
+    """The share of reviews that are classified correctly."""
 
     num_examples: int
     accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    """95% interval of the accuracy (Wilson 1927)"""
 
 
 class ClassScore(BaseModel, extra="forbid", frozen=True):
@@ -50,18 +53,13 @@ class ClassScore(BaseModel, extra="forbid", frozen=True):
     """reviews of the class"""
 
 
-class Evaluation(BaseModel, extra="forbid", frozen=True):
+class Evaluation(Accuracy, extra="forbid", frozen=True):
     """All scores of one split; `imdb-tx eval` writes them into the run."""
 
     split: str
     checkpoint: str
-    num_examples: int
     loss: float
     """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    """95% interval of the accuracy (Wilson 1927)"""
     f1: float
     """of the second of two classes; with more classes, their mean (macro F1)"""
     per_class: dict[str, ClassScore]
@@ -75,7 +73,7 @@ class Evaluation(BaseModel, extra="forbid", frozen=True):
     raw: Calibration
     calibrated: Calibration
     """the same after division by the temperature that was fitted on validation"""
-    slices: dict[str, Slice]
+    slices: dict[str, Accuracy]
     confusion: list[list[int]]
     """reviews by true class (rows) and predicted class (columns)"""
     classes: tuple[str, ...]
@@ -114,12 +112,7 @@ def evaluation_of(
 
     predicted = logits.argmax(1)
     correct = predicted == labels
-    parts = {
-        name: Slice(num_examples=int(rows.sum()), accuracy=float(correct[rows].mean()))
-        for name, rows in (slices or {}).items()
-        if rows.any()
-    }
-    low, high = share_interval(int(correct.sum()), len(labels))
+    parts = {name: _accuracy(correct[rows]) for name, rows in (slices or {}).items() if rows.any()}
     numbers = list(range(len(classes)))
     figures = precision_recall_fscore_support(labels, predicted, labels=numbers, zero_division=0)
     per_class = {
@@ -129,8 +122,8 @@ def evaluation_of(
     area, precision = _areas(softmax(logits, axis=1), labels)
     calibrated = _calibration(logits, labels)
     return Evaluation(
-        split=split, checkpoint=checkpoint, num_examples=len(labels), classes=classes, loss=calibrated.loss,
-        accuracy=float(correct.mean()), accuracy_low=low, accuracy_high=high,
+        **_accuracy(correct).model_dump(),
+        split=split, checkpoint=checkpoint, classes=classes, loss=calibrated.loss,
         f1=float(figures[2][1] if len(classes) == 2 else figures[2].mean()),
         per_class=per_class, mean_absolute_error=_mean_absolute_error(predicted, labels, classes),
         roc_auc=area, average_precision=precision, slices=parts,
@@ -139,12 +132,14 @@ def evaluation_of(
     )  # fmt: skip
 
 
-def share_interval(part: int, whole: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927)."""
+def _accuracy(correct: NDArray[np.bool_]) -> Accuracy:
     from scipy.stats import binomtest  # 58 MiB, which a training would carry
 
-    low, high = binomtest(part, whole).proportion_ci(0.95, method="wilson")
-    return float(low), float(high)
+    low, high = binomtest(int(correct.sum()), len(correct)).proportion_ci(0.95, method="wilson")
+    return Accuracy(
+        num_examples=len(correct), accuracy=float(correct.mean()),
+        accuracy_low=float(low), accuracy_high=float(high),
+    )  # fmt: skip
 
 
 def _mean_absolute_error(

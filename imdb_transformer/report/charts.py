@@ -1,4 +1,4 @@
-"""Charts as SVG text: curves, and dots with intervals. The page's style sets colours and fonts.
+"""Charts of curves as SVG text. The page's style sets colours and fonts.
 
 A unit of a chart is about a pixel on a phone. The chart is scaled to its column. A point shows its value
 under the mouse.
@@ -9,11 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from imdb_transformer.report.layout import shortened
-
 WIDTH, HEIGHT, SQUARE = 380, 230, 330
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 24, 34  # margins
-ROW, NAMES, VALUES = 34, 150, 106  # of dots: height of a row, width of names and of values
 COLOURS = 6
 LABEL_DISTANCE = 13
 
@@ -29,14 +26,6 @@ class Curve(NamedTuple):
     style: Literal["dots", "line", "thin", "level"] = "line"
     labelled: int | None = None
     """index of the point that shows its value"""
-
-
-class Estimate(NamedTuple):
-    """A value between 0 and 1 with its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def line_chart(
@@ -78,37 +67,6 @@ def line_chart(
             point = curve.points[curve.labelled]
             labelled.append((place(point), f"{point[1]:.{digits}f}"))
     return _svg(height, [*parts, *_labels(labelled)])
-
-
-def dot_chart(rows: Sequence[tuple[str, str, Sequence[Estimate]]]) -> str:
-    """An SVG with a row for each name and its note: values as numbers, and as dots on intervals."""
-    marks = ticks(
-        100 * min((each.low for _, _, estimates in rows for each in estimates), default=0), 100, most=5
-    )
-    height = ROW * len(rows) + BOTTOM
-
-    def place(share: float) -> float:
-        return round(NAMES + (100 * share - marks[0]) / (marks[-1] - marks[0]) * (WIDTH - NAMES - VALUES), 1)
-
-    parts = []
-    for mark in marks:
-        at = place(mark / 100)
-        parts.append(_line((at, 4), (at, height - BOTTOM + 4), "rule"))
-        parts.append(_text(at, height - BOTTOM + 18, _tick_text(mark, marks), "middle"))
-    for i, (name, note, estimates) in enumerate(rows):
-        middle = ROW * i + ROW / 2
-        parts += [_text(0, middle - 1, shortened(name, 20), "start", "value"), _text(0, middle + 12, note)]
-        for j, each in enumerate(estimates):
-            level = middle + 8 * (j - (len(estimates) - 1) / 2)
-            said = f"{name}: {100 * each.value:.1f}% ({100 * each.low:.1f} to {100 * each.high:.1f})"
-            parts.append(
-                f'<g class="c{j % COLOURS}"><title>{html.escape(said)}</title>'
-                f"{_line((place(each.low), level), (place(each.high), level), 'range')}"
-                f'<circle class="dot" cx="{place(each.value)}" cy="{level}" r="4"/></g>'
-            )
-        values = " / ".join(f"{100 * each.value:.1f}" for each in estimates)
-        parts.append(_text(WIDTH, middle + 4, f"{values}%", "end", "value"))
-    return _svg(height, parts)
 
 
 def legend(names: Sequence[str]) -> str:

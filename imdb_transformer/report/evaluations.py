@@ -18,9 +18,9 @@ from imdb_transformer.errors import command_line
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
-from imdb_transformer.evaluation.scores import ClassScore, Evaluation
+from imdb_transformer.evaluation.scores import Accuracy, ClassScore, Evaluation
 from imdb_transformer.report import summaries
-from imdb_transformer.report.layout import Row, percent, read_asset, text_table
+from imdb_transformer.report.layout import Row, cell_text, percent, read_asset, text_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
@@ -62,14 +62,21 @@ def class_table(per_class: Mapping[str, ClassScore]) -> Table:
     return ("class", "precision", "recall", "F1", "support"), rows
 
 
+def slice_rows(evaluation: Evaluation) -> list[Row]:
+    """Size, accuracy and its interval for each slice of the reviews."""
+    return [
+        (name, part.num_examples, percent(part.accuracy), _interval(part))
+        for name, part in evaluation.slices.items()
+    ]
+
+
 def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
     """All scores of an evaluation, and the main ones of baselines."""
-    slices = [[name, part.num_examples, percent(part.accuracy)] for name, part in evaluation.slices.items()]
     confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
     tables: list[Table] = [
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
         class_table(evaluation.per_class),
-        (("subset", "reviews", "accuracy"), slices),
+        (("subset", "reviews", "accuracy", "95% interval"), slice_rows(evaluation)),
         (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
     ]
     return [*tables, side_by_side("baseline", baselines)] if baselines else tables
@@ -107,8 +114,8 @@ def side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
     return header, rows
 
 
-def _interval(evaluation: Evaluation) -> str:
-    return f"{100 * evaluation.accuracy_low:.2f} to {100 * evaluation.accuracy_high:.2f}"
+def _interval(part: Accuracy) -> str:
+    return f"{100 * part.accuracy_low:.2f} to {100 * part.accuracy_high:.2f}"
 
 
 def _or_undefined(value: float | None) -> str:
@@ -126,7 +133,6 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
-    slices = [(part, f"{s.num_examples:,}", percent(s.accuracy)) for part, s in evaluation.slices.items()]
     others = {
         each.split: each
         for each in measured(opened, "best-*")
@@ -156,7 +162,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         comparison=comparison,
         others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
         per_class=_rows(class_table(evaluation.per_class)[1]),
-        slices=_rows(slices),
+        slices=_rows(slice_rows(evaluation)),
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
@@ -185,7 +191,7 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
 
 
 def _rows(rows: Sequence[Row]) -> str:
-    return "\n".join(f"| {' | '.join(_plain(str(cell)) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(_plain(cell_text(cell)) for cell in row)} |" for row in rows)
 
 
 def _last(path: str) -> str:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.evaluation.scores import Evaluation, confidence_bins, share_interval
+from imdb_transformer.evaluation.scores import confidence_bins
 from imdb_transformer.report import charts
-from imdb_transformer.report.charts import Curve, Estimate
-from imdb_transformer.report.layout import heat_table
+from imdb_transformer.report.charts import Curve
 
 NUM_MEANS = 50  # points of a training curve, each the mean of a fiftieth of the steps
 NUM_POINTS = 200  # of a ROC curve; more make no visible difference
@@ -28,8 +27,7 @@ class Figure(NamedTuple):
 
     title: str
     description: str
-    content: str
-    """an SVG, or a table"""
+    svg: str
     names: Sequence[str] = ()
     """of the colours, if there are several; an empty name is not shown"""
 
@@ -39,11 +37,10 @@ def grid(figures: Iterable[Figure | None]) -> str:
     parts = []
     for figure in filter(None, figures):
         description = html.escape(figure.description)
-        role = f' role="img" aria-label="{description}"' if figure.content.startswith("<svg") else ""
         parts.append(
             f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>"
             f"{charts.legend(figure.names) if len(figure.names) > 1 else ''}"
-            f"<div{role}>{figure.content}</div></figure>"
+            f'<div role="img" aria-label="{description}">{figure.svg}</div></figure>'
         )
     return f'<div class="figures">{"".join(parts)}</div>'
 
@@ -150,54 +147,6 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
     svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=y_range, diagonal=chance)
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
     return Figure("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
-
-
-def by_class(evaluation: Evaluation) -> Figure:
-    """Recall, precision and F1 of each class, in percent."""
-    counts = evaluation.confusion
-    rows = []
-    for i, name in enumerate(evaluation.classes):
-        correct, labelled, predicted = counts[i][i], sum(counts[i]), sum(row[i] for row in counts)
-        estimates = [_share(correct, labelled), _share(correct, predicted)]
-        note = f"{_num_reviews(labelled)}, F1 {100 * evaluation.per_class[name].f1:.1f}"
-        rows.append((name, note, [each for each in estimates if each is not None]))
-    description = (
-        "Recall: share of the class that is recognised. Precision: share of its predictions that are correct."
-    )
-    return Figure("Classes", description, charts.dot_chart(rows), ["recall", "precision"])
-
-
-def confusion(evaluation: Evaluation) -> Figure:
-    """Counts by true and predicted class."""
-    table = heat_table("true \\ predicted", evaluation.classes, evaluation.confusion)
-    correct = sum(row[i] for i, row in enumerate(evaluation.confusion))
-    description = (
-        f"{correct:,} of {evaluation.num_examples:,} reviews are on the diagonal. Shares are of a row."
-    )
-    return Figure("Confusion", description, table)
-
-
-def slices(evaluation: Evaluation) -> Figure | None:
-    """Accuracy of each slice of the reviews."""
-    if not evaluation.slices:
-        return None
-    rows = []
-    for name, part in evaluation.slices.items():
-        share = _share(round(part.accuracy * part.num_examples), part.num_examples)
-        rows.append((name, _num_reviews(part.num_examples), [share] if share else []))
-    return Figure("Accuracy by kind of review", "In percent, with 95% intervals.", charts.dot_chart(rows))
-
-
-def _num_reviews(count: int) -> str:
-    """
-    >>> _num_reviews(1), _num_reviews(2000)
-    ('1 review', '2,000 reviews')
-    """
-    return f"{count:,} review{'s' * (count != 1)}"
-
-
-def _share(part: int, whole: int) -> Estimate | None:
-    return Estimate(part / whole, *share_interval(part, whole)) if whole else None
 
 
 def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:

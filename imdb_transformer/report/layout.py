@@ -34,7 +34,7 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     train  25,000
     test        9
     """
-    cells = [list(map(one_line, header)), *([_cell(value) for value in row] for row in rows)]
+    cells = [list(map(one_line, header)), *([cell_text(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     is_number = [bool(rows) and not isinstance(rows[0][i], str) for i in range(len(header))]
     lines = []
@@ -49,7 +49,7 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
 
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     """A table for a page. The first cell of each row is its heading."""
-    texts = [[_cell(value) for value in row] for row in rows]
+    texts = [[cell_text(value) for value in row] for row in rows]
     columns = range(1, len(header))
     heading_kind = ' class="name"' if any(len(row[0]) > LONG for row in texts) else ""
     is_number = [False, *(bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in columns)]
@@ -67,23 +67,8 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     return f'<div class="scroll"><table>{table}</table></div>'
 
 
-def heat_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """A square table of counts. Each cell shows its share of the row, and is shaded by it."""
-    head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in names)
-    body = []
-    for name, row in zip(names, counts, strict=True):
-        shares = [count / max(sum(row), 1) for count in row]
-        cells = "".join(
-            f'<td style="background: rgb(var(--heat) / {0.6 * share:.2f})">{count:,}<br>'
-            f"<small>{percent(share, digits=1)}</small></td>"
-            for count, share in zip(row, shares, strict=True)
-        )
-        body.append(f"<tr><th scope=row>{html.escape(name)}</th>{cells}</tr>")
-    table = f"<thead><tr><td>{html.escape(corner)}</td>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return f'<div class="scroll"><table class="heat">{table}</table></div>'
-
-
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A value in one line; digits of whole numbers are in groups of three."""
     return f"{value:,}" if isinstance(value, int) else one_line(str(value))
 
 

@@ -89,13 +89,7 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
         f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
         tiles(evaluations.score_rows(evaluation)),
         figures.grid(_figures(predictions)),
-    ]
-    if baselines:
-        sections += [
-            "<h2>Comparison with linear models</h2>",
-            html_table(*evaluations.side_by_side("baseline", baselines)),
-        ]
-    sections += [
+        *(html_table(*table) for table in evaluations.evaluation_tables(evaluation, baselines)[1:]),
         *_yardstick(opened),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(predictions),
@@ -136,9 +130,6 @@ def _figures(predictions: Predictions) -> list[figures.Figure | None]:
         figures.accuracies(logged),
         figures.roc({name: calibrated}, predictions.labels, evaluation.classes),
         figures.reliability(both, predictions.labels, errors),
-        figures.by_class(evaluation),
-        figures.confusion(evaluation),
-        figures.slices(evaluation),
     ]
 
 
