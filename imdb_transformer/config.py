@@ -44,7 +44,7 @@ class DataConfig(Section):
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""
         if not self.label_column:
             raise ConfigError(
-                "data.label_column is empty. A classifier needs labels: name their column (--label-column)."
+                "data.label_column is empty. This command needs labels: name their column (--label-column)."
             )
 
 

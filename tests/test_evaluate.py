@@ -352,3 +352,10 @@ def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: P
 def test_an_unknown_key_of_the_data_is_refused(trained: Path) -> None:
     with pytest.raises(ConfigError, match=r"sourc.*Did you mean data\.source"):
         evaluate(trained, sourc="x.csv")
+
+
+def test_an_empty_label_column_is_refused(trained: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "o.jsonl", ["a", "b"], ["pos", "neg"])
+    refused = imdb_tx("eval", trained, "--source", tmp_path / "o.jsonl", "--label-column", "")
+    assert "This command needs labels" in str(refused.exception)
+    assert "describe a --source" in str(imdb_tx("eval", trained, "--label-column", "").exception)

@@ -131,6 +131,16 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_bytes_are_refused_before_the_work_where_the_format_has_only_text(
+    tmp_path: Path, suffix: str
+) -> None:
+    schema = pa.schema({"text": pa.string(), "image": pa.binary()})
+    tables.check_output(tmp_path / "out.parquet", schema)
+    with pytest.raises(ConfigError, match=r"column 'image' holds bytes; write \.parquet"):
+        tables.check_output(tmp_path / f"out{suffix}", schema)
+
+
 def read_table(path: Path) -> pa.Table:
     schema, blocks = open_table(path, {"text": "--text-column"})
     return pa.Table.from_batches([batch for batch, _ in blocks], schema)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imdb_transformer import hardware
-from imdb_transformer.errors import ConfigError, Interrupted, RunError
+from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.tables import claimed, parts_folder
 from tests.conftest import imdb_tx
@@ -83,12 +83,27 @@ def test_resume_refuses_another_input_or_run(
         stop_after(patch, 2)
         with pytest.raises(Interrupted):
             imdb_tx(*command, "--input", reviews)
-    refused = imdb_tx(*command, "--input", reviews, "--resume", "--bad-rows", "skip")
+    refused = imdb_tx(*command, "--input", reviews, "--resume", "--probabilities")
     assert isinstance(refused.exception, ConfigError)
-    assert "--bad-rows: fail, now skip" in str(refused.exception)
+    assert "--probabilities: [], now ['neg', 'pos']" in str(refused.exception)
     reviews.write_text(reviews.read_text() + '{"id": 1, "text": "more"}\n')
     refused = imdb_tx(*command, "--input", reviews, "--resume")
     assert "input: " in str(refused.exception)
+
+
+def test_a_prediction_that_a_bad_row_has_stopped_resumes_without_the_row(
+    trained: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = reviews.read_text().splitlines()
+    lines[-3] = "{torn"
+    reviews.write_text("\n".join(lines) + "\n")
+    command = ["predict", "--run", trained, "--input", reviews, "--output", tmp_path / "o.csv"]
+    assert isinstance(imdb_tx(*command).exception, DataError)
+    predicted = stop_after(monkeypatch, 99)
+    resumed = [*command, "--resume", "--bad-rows", "skip"]
+    assert imdb_tx(*resumed).exit_code == 0
+    assert sum(predicted) < NUM_ROWS - 1
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == NUM_ROWS
 
 
 @pytest.mark.parametrize("begun_in_bf16", [True, False])

@@ -269,6 +269,19 @@ def test_a_view_of_text_in_parquet_is_text(tmp_path: Path) -> None:
     assert read(tmp_path / "r.parquet").splits["train"].texts == ["a", "b"]
 
 
+def test_a_view_of_bytes_in_parquet_is_kept_as_bytes(tmp_path: Path) -> None:
+    columns = {"text": ["a", "b"], "label": ["a", "b"], "image": pa.array([b"1", b"2"], pa.binary_view())}
+    pq.write_table(pa.table(columns), tmp_path / "r.parquet")
+    assert read(tmp_path / "r.parquet").splits["train"].texts == ["a", "b"]
+
+
+def test_lines_of_a_text_file_are_reviews_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("a good film\na bad one\n")
+    assert read(tmp_path / "r.txt", label_column="").splits["train"].texts == ["a good film", "a bad one"]
+    with pytest.raises(DataError, match="To learn lines without labels: imdb-tx pretrain"):
+        read(tmp_path / "r.txt")
+
+
 def test_a_type_in_a_message_is_shortened(tmp_path: Path) -> None:
     columns = {"text": {str(i): "a" for i in range(999)}, "label": {str(i): 1 for i in range(999)}}
     (tmp_path / "r.json").write_text(json.dumps(columns))

@@ -104,6 +104,8 @@ def test_a_table_without_column_names_is_reported(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "r.csv", german_rows())
     shown = suggested_options(path, "cp1252", "text", "label")
     assert shown == " The first line seems to be a review: it must name the columns."
+    write_csv(path, [["a film of two hours that felt like three"], ["good"], ["bad"]])
+    assert suggested_options(path, "utf-8", "text") == shown
 
 
 def test_a_file_whose_format_differs_from_its_name_is_reported(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ def evaluate(
     Writes scores, a page with figures and a model card into the run.
     """
     reading = {
-        "text_column": text_column, "label_column": label_column, "encoding": encoding, "bad_rows": bad_rows,
+        "text_column": text_column, "label_column": label_column, "encoding": encoding or None,
+        "bad_rows": bad_rows,
     }  # fmt: skip
-    if any(reading.values()) and source is None:
+    if source is None and any(value is not None for value in reading.values()):
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
     of_what = f" on {source}" if source else ""
     screen.note(f"evaluating {' + '.join(map(str, paths))}{of_what} ...")  # the next imports take seconds

@@ -1,7 +1,6 @@
 """Reads reviews from a source: the hub, a folder in its layout, table files, the official archive, the demo.
 
-`read` calls one function for each kind of source. It leaves nothing on disk, except what `datasets` downloads
-into its cache.
+It leaves nothing on disk, except what `datasets` downloads into its cache.
 """
 
 import errno
@@ -24,9 +23,9 @@ from imdb_transformer.errors import DataError, warn
 
 HUB_NAME = "stanfordnlp/imdb"
 
-# What `datasets` raises, besides its own errors, for a folder or a repository that it cannot read.
+# What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
-
+TEXT = ' Rename a table with tabs to .tsv. To learn lines without labels: imdb-tx pretrain --label-column ""'
 WITHOUT_NETWORK = (
     "Without a network, use the source demo, or the path of the official archive, of its unpacked folder, "
     "of a folder in the hub's layout or of a table. A corpus that is already stored needs no network."
@@ -50,12 +49,13 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         raise DataError(f"{source!r} is not a source: there is no file or folder {path.absolute()}.")
     if path.is_dir():
         return _read_folder(path, config, classes)
-    if tables.is_table(path):
+    is_text = tables.suffix_of(path) == ".txt"
+    if tables.is_table(path) or (is_text and not config.label_column):
         return _read_tables({"train": path}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
-    tabs = " If it is a table with tabs, rename it to .tsv." if path.suffix.lower() == ".txt" else ""
-    raise DataError(f"{path} is not a source: its name must end in {tables.ENDINGS}, or in .tar.gz.{tabs}")
+    endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT if is_text else ''}"
+    raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:

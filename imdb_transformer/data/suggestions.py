@@ -16,6 +16,7 @@ WINDOWS = "cp1252"
 MIN_TEXT_LENGTH = 20  # characters on average; names and dates are shorter
 MAX_CLASSES = 20
 MAX_SHOWN = 12  # columns in the question which of them is the label
+MAX_NAME_WORDS = 6  # of a column
 MIN_ROWS_PER_CLASS = 5  # on average; ids and dates repeat less
 
 
@@ -37,7 +38,8 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     missing = [option for option, column in wanted.items() if column not in rows.schema.names]
     if not missing:
         return ""
-    if any(name in column.to_pylist() for name, column in zip(rows.schema.names, rows.columns, strict=True)):
+    columns = list(zip(rows.schema.names, rows.columns, strict=True))
+    if any(len(name.split()) > MAX_NAME_WORDS or name in column.to_pylist() for name, column in columns):
         return " The first line seems to be a review: it must name the columns."
     text = text_column if text_column in rows.schema.names else _text_like(rows)
     labels = _label_like(rows, text)

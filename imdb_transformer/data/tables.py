@@ -185,8 +185,9 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     if path.is_fifo():  # pyarrow would open it a second time, and wait for another writer
         raise ValueError("it is a pipe, and this format needs a file")
     file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
-    fields = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in file.schema_arrow]
-    schema = pa.schema(fields, file.schema_arrow.metadata)  # pyarrow cannot filter views
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
+    fields = [field.with_type(plain.get(field.type, field.type)) for field in file.schema_arrow]
+    schema = pa.schema(fields, file.schema_arrow.metadata)
     yield schema
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)

@@ -94,7 +94,7 @@ def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
 
 def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: object) -> Predictions:
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
-    changes = {key: str(value) for key, value in data.items() if value}
+    changes = {key: str(value) for key, value in data.items() if value is not None}
     source = changes.get("source")
     split = split_of(source, split)
     located = [locate(Path(path)) for path in paths]
@@ -102,8 +102,8 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split; choose another.")
     predictor, opened = Predictor.load(*paths), located[0][0]
-    keys = opened.config.data.model_dump() | changes
-    config = config_file.parse({"data": keys}, origin="evaluate").data
+    config = config_file.parse({"data": opened.config.data.model_dump() | changes}, origin="evaluate").data
+    config.check_labelled()
     rows = _reviews_of(config, split, located, is_own=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]

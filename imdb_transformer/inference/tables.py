@@ -68,6 +68,11 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
     suffix, problem = path.suffix.lower(), ""
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    binary = [
+        field.name
+        for field in schema
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+    ]
     if suffix not in WRITTEN:
         problem = f"its name must end in one of {', '.join(WRITTEN)}"
     elif unwritable := why_unwritable(path):
@@ -78,6 +83,8 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
         problem = f"the input has several columns {twice[0]!r}; name them differently"
     elif nested and suffix in (".csv", ".tsv"):
         problem = f"column {nested[0]!r} holds lists or objects; write .jsonl or .parquet"
+    elif binary and suffix != ".parquet":
+        problem = f"column {binary[0]!r} holds bytes; write .parquet"
     elif suffix == ".parquet":
         try:
             parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
@@ -154,7 +161,8 @@ def describe_call(
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
         "rows and bytes a part": [BLOCK_ROWS, BLOCK_BYTES],
-        **{f"--{key.replace('_', '-')}": value for key, value in reading.items()},
+        # Without bad rows so far, the parts are the same as those of --bad-rows skip.
+        **{f"--{key.replace('_', '-')}": value for key, value in reading.items() if value != "fail"},
         "run": [identity_of(path) for path in paths],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,
@@ -221,10 +229,10 @@ def _check_same(call: dict[str, Any], output: Path) -> None:
         earlier = dict(json.loads((folder / CALL).read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
         raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
-    for key, value in call.items():
-        if earlier.get(key) != value:
+    for key, value in earlier.items():
+        if call.get(key) != value:
             raise ConfigError(
-                f"{output} was started with other settings ({key}: {earlier.get(key)}, now {value}); "
+                f"{output} was started with other settings ({key}: {value}, now {call.get(key)}); "
                 "leave out --resume to start over."
             )
 
