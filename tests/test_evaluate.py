@@ -259,19 +259,22 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     assert type(evaluation).model_validate_json(written.read_bytes()) == evaluation
 
 
-def test_the_temperature_is_1_if_validation_has_no_error() -> None:
+def test_the_temperature_is_the_usual_one_if_validation_has_no_error() -> None:
     """A few easy reviews would ask for a temperature of zero, and make the first error cost all."""
     logits = np.array([[2.0, 0.0], [0.0, 0.5], [3.0, 1.0]])
     assert fit_temperature(logits, np.array([0, 1, 0])) == 1.0
+    assert fit_temperature(logits, np.array([0, 1, 0]), usual=2.0) == 2.0
     assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
 
 
-def test_few_reviews_leave_the_temperature_near_1_and_many_decide_it() -> None:
+@pytest.mark.parametrize("usual", [1.0, 6.0])
+def test_few_reviews_leave_the_temperature_near_the_usual_and_many_decide_it(usual: float) -> None:
     logits, labels = np.array([[8.0, 0.0]] * 10), np.array([0] * 9 + [1])
     best = 8 / np.log(9)  # 9 of 10 are right
-    few = fit_temperature(logits, labels)
-    many = fit_temperature(np.tile(logits, (100, 1)), np.tile(labels, 100))
-    assert 1.5 < few < 0.8 * best
+    few = fit_temperature(logits, labels, usual=usual)
+    many = fit_temperature(np.tile(logits, (100, 1)), np.tile(labels, 100), usual=usual)
+    assert min(usual, best) < few < max(usual, best)
+    assert abs(np.log(few / usual)) > 0.2
     assert many == pytest.approx(best, rel=0.02)
 
 

@@ -13,6 +13,7 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import (
+    OF_TRANSFORMERS,
     evaluate,
     fit_temperature,
     measured,
@@ -110,7 +111,7 @@ def conclude(opened: run.Run) -> run.Run:
     if _learns_validation(opened) or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
-    temperature = fit_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels, usual=OF_TRANSFORMERS)
     if opened.config.train.yardstick:
         _write_yardstick(opened, logits / temperature, labels)
     opened = opened.updated(temperature=temperature)

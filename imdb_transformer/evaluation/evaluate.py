@@ -32,8 +32,8 @@ Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or ex
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
-LOG_TEMPERATURES = (-3.0, 3.0)  # a factor of 20 either way
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
+OF_TRANSFORMERS = 2.0  # their usual temperature (configs/EXPERIMENTS.md, "the usual temperature")
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
 """The slice without the reviews that are in the training or validation split as well"""
@@ -224,22 +224,22 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
     return slices
 
 
-def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, usual: float = 1.0) -> float:
     """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
 
-    Its logarithm has a normal prior about 0: a few reviews leave it near 1, and hundreds decide it. It is 1
-    if every prediction is correct. The best would then be zero, and the first error would cost all.
+    By a normal prior of its logarithm, a few reviews leave it near `usual`, and hundreds decide it. If every
+    prediction is correct, it is `usual`: the best would be zero, and the first error would cost all.
     """
     if bool((logits.argmax(1) == labels).all()):
-        return 1.0
+        return usual
     exact = logits.astype(np.float64)
     rows = np.arange(len(labels))
 
     def loss(log_temperature: float) -> float:
         cross_entropy = -float(log_softmax(exact / np.exp(log_temperature), axis=1)[rows, labels].sum())
-        return cross_entropy + (log_temperature / PRIOR_DEVIATION) ** 2 / 2
+        return cross_entropy + ((log_temperature - np.log(usual)) / PRIOR_DEVIATION) ** 2 / 2
 
-    return float(np.exp(minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded").x))
+    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
 def validation_logits(opened: run.Run) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
