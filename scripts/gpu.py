@@ -1,6 +1,7 @@
 """Pretraining, fine-tuning and evaluation on a machine that is lent for minutes at a time, without a network.
 
-    python scripts/gpu.py --config large.toml --data data --runs runs/gpu --seconds 540
+    python scripts/gpu.py --data data --runs runs/gpu --finetune train.epochs=2 --finetune train.lr=2e-4 \\
+        --finetune train.ema_decay=0.998
 
 Each call goes on where the last one stopped, and stops itself in time: interrupted commands save their state.
 The folder of the data needs the stored corpus only (`data/imdb-*`, 57 MB); the rest is made anew in half a

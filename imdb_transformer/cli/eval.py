@@ -44,7 +44,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
-    Writes scores, a page with figures and a model card into the run.
+    Writes scores and a page with figures into the run, and for a classifier on test a model card.
     """
     reading = {
         "text_column": text_column, "label_column": label_column, "encoding": encoding or None,

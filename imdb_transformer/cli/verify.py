@@ -20,7 +20,7 @@ Folder = Annotated[Path, typer.Argument(help="A run's folder.", **takes_run())]
 imdb-tx verify base --json""",
 )
 def verify(path: Folder, as_json: options.Json = False) -> None:
-    """Check every file of a run against its checksum."""
+    """Check the config, tokenizer and checkpoints of a run against their checksums."""
     from imdb_transformer.store.upkeep import verify as verify_run
 
     problems = verify_run(path)
