@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,6 +68,7 @@ class World(NamedTuple):
 
 
 ALONE = World()
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 
@@ -89,7 +90,8 @@ def process_group() -> Iterator[World]:
     # and with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
     importlib.import_module("torch.distributed.nn.functional")
     try:
-        with _partners(), _ended_by_signals():
+        # The signals end the process at once: Python would notice them when all processes have come.
+        with _partners(), signals_handled_by(signal.SIG_DFL):
             dist.init_process_group("cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout=TIMEOUT)
     except ValueError as error:
         raise ConfigError(f"WORLD_SIZE is set, but not by torchrun ({error}). {NOT_TORCHRUN}") from None
@@ -108,17 +110,20 @@ def _number(variable: str, default: str) -> int:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process at once: Python would notice them when all processes have come."""
+def signals_handled_by(handler: Any) -> Iterator[None]:
+    """Gives Ctrl-C and SIGTERM another handler.
+
+    It does nothing outside the main thread: Python handles signals only there.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
-        for each, handler in former.items():
-            signal.signal(each, handler)
+        for number, each in former.items():
+            signal.signal(number, each)
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path
     assert usual > 1
     predictor = Predictor.load(trained)
     texts = ["a good film, and a charming cast", "这部电影非常好看，演员表演得很出色。"]
-    assert unfamiliar(predictor, [trained], texts) == texts[1:]
+    assert unfamiliar(predictor, texts) == texts[1:]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path
 )
 def test_the_package_knows_english_and_no_other_language(texts: list[str], is_strange: bool) -> None:
     predictor = Predictor.load("imdb", few=True)
-    assert unfamiliar(predictor, [Path("imdb")], texts) == (texts if is_strange else [])
+    assert unfamiliar(predictor, texts) == (texts if is_strange else [])
 
 
 def test_a_training_on_another_language_warns_that_the_encoder_knows_few_words(
@@ -147,7 +147,7 @@ def test_an_exported_file_knows_the_words_that_its_run_knows(tmp_path: Path) -> 
     export(Path("imdb"), tmp_path / "imdb.onnx")
     predictor = Predictor.load(tmp_path / "imdb.onnx")
     texts = ["a good film with a superb cast", "Der Film war leider sehr langweilig und viel zu lang."]
-    assert unfamiliar(predictor, [tmp_path / "imdb.onnx"], texts) == texts[1:]
+    assert unfamiliar(predictor, texts) == texts[1:]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from imdb_transformer.distributed import SIGNALS
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
@@ -16,7 +17,7 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
-from imdb_transformer.training.loop import SIGNALS, stop_requests
+from imdb_transformer.training.loop import stop_requests
 from imdb_transformer.training.step import Learner
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx

@@ -26,7 +26,8 @@ def baseline(
     config: options.Config = "base.toml",
     overrides: options.Overrides = None,
     kind: Annotated[
-        Weighting, typer.Option(metavar="nb|tfidf", help="NB-weighted trigrams, or TF-IDF of words and bigrams.")
+        Weighting,
+        typer.Option(metavar="nb|tfidf", help="NB-weighted trigrams, or TF-IDF of words and bigrams."),
     ] = "nb",
     run_dir: options.RunDir = None,
     as_json: options.Json = False,

@@ -56,16 +56,10 @@ class View(NamedTuple):
 
 def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
     """Loads a predictor. `exact`: one text and many get the same probability. `few`: without torch."""
-    from imdb_transformer.inference.export import ExportedModel
     from imdb_transformer.inference.predictor import Predictor
-    from imdb_transformer.store import run
 
     predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
-    origins = [
-        model.about if isinstance(model, ExportedModel) else run.locate(path)[0]
-        for path, model in zip(request.paths, predictor.models, strict=True)
-    ]
-    if any(origin.config.data.source == "demo" for origin in origins):
+    if any(model.origin.config.data.source == "demo" for model in predictor.models):
         screen.note(summaries.DEMO_NOTE)
     if "torch" in sys.modules:  # an exported file does not need it
         from imdb_transformer import hardware
@@ -78,7 +72,7 @@ def predict_texts(request: Request, texts: list[str], view: View | None) -> None
     """Prints the predictions of texts."""
     predictor = load(request, exact=True, few=view is None and len(texts) <= FEW)
     _note_empty(texts)
-    _note_unfamiliar(predictor, request.paths, texts)
+    _note_unfamiliar(predictor, texts)
     _note_files(texts)
     if view is None:
         _show(predictor(texts), request)
@@ -101,13 +95,12 @@ def _note_empty(texts: list[str]) -> None:
         screen.note(f"note: {which}. A prediction for no words means nothing.")
 
 
-def _note_unfamiliar(predictor: "Predictor", paths: list[Path], texts: list[str]) -> None:
+def _note_unfamiliar(predictor: "Predictor", texts: list[str]) -> None:
     from imdb_transformer.inference.predictor import unfamiliar
-    from imdb_transformer.store.run import INFO
 
-    if strange := unfamiliar(predictor, paths, texts):
+    if strange := unfamiliar(predictor, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
-        is_shipped = any(path.name == "imdb" and not (path / INFO).exists() for path in paths)
+        is_shipped = any(model.origin.is_shipped for model in predictor.models)
         knows = "imdb knows English film reviews, and" if is_shipped else "the run knows"
         screen.note(f"note: {knows} few words of {which}. Its predictions may be wrong.")
 
@@ -172,7 +165,7 @@ def predict_rows(request: Request, source: Path, reading: InputFormat, view: Vie
         blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
         if is_typed:
             blocks = _typed(blocks)
-        texts = _with_notes(blocks, predictor, request.paths, each_time=is_typed)
+        texts = _with_notes(blocks, predictor, each_time=is_typed)
         if view is not None:
             _show_views(predictor, chain.from_iterable(texts), view, request)
             return
@@ -192,12 +185,12 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _with_notes(
-    blocks: Iterator[list[str]], predictor: "Predictor", paths: list[Path], *, each_time: bool
+    blocks: Iterator[list[str]], predictor: "Predictor", *, each_time: bool
 ) -> Iterator[list[str]]:
     """The blocks, with a note about unfamiliar reviews in the first one, or in each."""
     for i, block in enumerate(blocks):
         if each_time or i == 0:
-            _note_unfamiliar(predictor, paths, block)
+            _note_unfamiliar(predictor, block)
         yield block
 
 
@@ -211,7 +204,7 @@ def write_rows(
         tables.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
-        if replaced := tables.replaced_columns(schema, classes):
+        if replaced := [name for name in schema.names if name in tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
         call = tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
         written = tables.write_predictions(

@@ -153,8 +153,10 @@ def _train_seeds(
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
     """Takes all steps of a training, shows them on stderr, and returns the result."""
+    from imdb_transformer import hardware
     from imdb_transformer.report.pages import with_page
-    from imdb_transformer.training.train import describe, result_of
+    from imdb_transformer.store import run
+    from imdb_transformer.training.train import result_of
 
     if world.is_first:
         steps = with_page(steps, folder)
@@ -162,7 +164,10 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
         screen.note(f"{folder} is finished already")
         return result_of(folder)
     done, total = first.step - 1, first.num_steps
-    screen.note(f"training in {describe(folder, world)}")
+    opened, _ = run.locate(folder)
+    processes = f", {world.size} processes" if world.size > 1 else ""
+    chosen = hardware.choose(opened.config.train, gpu=world.gpu)
+    screen.note(f"training in {opened.folder} on {chosen.describe()}{processes}")
     if done:
         screen.note(f"{done:,} of {total:,} steps were done before; continuing from there")
     with screen.bar("step", total, done=done) as bar:

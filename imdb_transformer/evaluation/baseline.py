@@ -77,16 +77,13 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
             other = run.open_run(info.parent)
             is_baseline = other.info.kind == "linear" and other.info.status == "finished"
             same_reviews = other.info.corpus_hash == opened.info.corpus_hash
-            same_split = _learns_validation(other) == _learns_validation(opened)
+            both = (each.config.data.held_out_fraction for each in (opened, other))
+            same_split = len(set(map(bool, both))) == 1
             if is_baseline and same_reviews and same_split and other.folder != opened.folder:
                 before = measured(other, f"best-{split}")  # of this version
                 now = before[0] if before else evaluate(other.folder, split, data_dir=data_dir)
                 evaluations[str(other.folder)] = now
     return evaluations
-
-
-def _learns_validation(opened: run.Run) -> bool:
-    return not opened.config.data.held_out_fraction
 
 
 class Yardstick(BaseModel, extra="forbid", frozen=True):
@@ -108,7 +105,7 @@ def conclude(opened: run.Run) -> run.Run:
 
     If there are many classes or a rare one, it also writes the evaluation on validation. Returns the run.
     """
-    if _learns_validation(opened) or opened.info.kind == "encoder":
+    if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
     temperature = fit_temperature(logits, labels, usual=OF_TRANSFORMERS)

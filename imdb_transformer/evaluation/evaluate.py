@@ -83,7 +83,7 @@ def save(predictions: Predictions) -> None:
     write_whole(predictions.file, predictions.evaluation.model_dump_json(indent=1).encode())
 
 
-def measured(opened: run.Run, name: str = "*") -> list[Evaluation]:
+def measured(opened: run.Run, name: str) -> list[Evaluation]:
     """The readable evaluations in a run whose file has this name, such as `best-test`."""
     evaluations = []
     for path in sorted((opened.reports / "evaluation").glob(f"{name}.json")):

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +101,7 @@ class ExportedModel:
 
     precision = "fp32"
 
-    def __init__(self, session: Any, tokenizer: Tokenizer, about: About) -> None:
-        self.session, self.tokenizer, self.about = session, tokenizer, about
-        self.classes, self.step = about.run.classes, about.step
-        self.temperature = about.temperature
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
+    def __init__(self, path: Path) -> None:
         """Opens an exported file. Raises RunError, and ConfigError without onnxruntime."""
         try:
             import onnxruntime
@@ -122,12 +116,12 @@ class ExportedModel:
         try:
             # The graph must not read other files: onnxruntime looks for them in a folder that does not exist.
             options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
-            session = onnxruntime.InferenceSession(
+            self.session = onnxruntime.InferenceSession(
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
-            entries = session.get_modelmeta().custom_metadata_map
-            about = About.model_validate_json(entries[ABOUT])
-            tokenizer = Tokenizer(entries[TOKENIZER], about.config.tokenizer)
+            entries = self.session.get_modelmeta().custom_metadata_map
+            self.about = about = About.model_validate_json(entries[ABOUT])
+            self.tokenizer = Tokenizer(entries[TOKENIZER], about.config.tokenizer)
         except (KeyError, ValidationError):
             raise RunError(f"{path} was not made by this version's imdb-tx export.") from None
         except OSError:
@@ -136,9 +130,9 @@ class ExportedModel:
             raise RunError(f"{path} is damaged: {error}") from None
         except Exception as error:  # onnxruntime's errors derive from Exception alone
             raise RunError(f"{path} is not an ONNX model: {' '.join(str(error).split())[:120]}.") from None
-        loaded = cls(session, tokenizer, about)
-        loaded._check_graph(path)
-        return loaded
+        self.origin = run.Run(path.parent, about.config, about.run)
+        self.classes, self.step, self.temperature = about.run.classes, about.step, about.temperature
+        self._check_graph(path)
 
     def _check_graph(self, path: Path) -> None:
         """Raises RunError if the graph does not accept every id, or gives another number of classes."""

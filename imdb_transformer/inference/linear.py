@@ -6,7 +6,7 @@ Shapes: N texts, F n-grams, C classes, or 1 for the second of two.
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -44,6 +44,7 @@ class LinearModel:
     temperature: float = 1.0
     step: int = 0
     precision: str = "fp32"
+    origin: run.Run = field(init=False)  # if it was loaded
 
     @classmethod
     def load(cls, opened: run.Run, folder: Path) -> Self:
@@ -61,7 +62,9 @@ class LinearModel:
             raise RunError(f"{folder} belongs to another model than {opened.folder}.")
         scale, weights, intercept = (stored[name] for name in shapes)
         temperature = opened.temperature_of(folder)
-        return cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
+        model = cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
+        model.origin = opened
+        return model
 
     @property
     def vocab_size(self) -> int:
@@ -110,6 +113,7 @@ def fit(
     have no n-gram in common.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.linear_model import LogisticRegression
 
     counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
     try:
@@ -121,17 +125,18 @@ def fit(
         ) from None
     ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
+    scale = ratio = np.ones(len(ngrams), np.float32)
     if weighting == "tfidf":
         scale = TfidfTransformer().fit(counts).idf_.astype(np.float32)
-        features = weighted(weighting, counts, scale)
-        parts = [_regression(features, target, weighting) for target in targets]
-    else:
-        scale = np.ones(len(ngrams), np.float32)
-        parts = []
-        for target in targets:
+    features, parts = weighted(weighting, counts, scale), []
+    for target in targets:
+        if weighting == "nb":
             ratio = log_count_ratio(counts, target)
-            coefficients, intercept = _regression(counts.multiply(ratio).tocsr(), target, weighting)
-            parts.append((ratio * coefficients, intercept))
+        # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
+        fitted = LogisticRegression(
+            C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
+        ).fit(features.multiply(ratio).tocsr(), target)
+        parts.append((ratio * fitted.coef_[0].astype(np.float32), fitted.intercept_[0]))
     weights, intercepts = map(np.array, zip(*parts, strict=True))
     return LinearModel(weighting, ngrams, scale, weights, intercepts.astype(np.float32))
 
@@ -141,19 +146,6 @@ def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float3
     inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
     ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
     return np.asarray(ratio, np.float32)
-
-
-def _regression(
-    features: Any, target: NDArray[np.bool_], weighting: Weighting
-) -> tuple[NDArray[np.float32], float]:
-    """(F,) weights and the intercept of one class, from sparse (N, F) features."""
-    from sklearn.linear_model import LogisticRegression
-
-    # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
-    fitted = LogisticRegression(
-        C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
-    ).fit(features, target)
-    return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
 
 
 def _hash_of(ngrams: list[str]) -> str:

@@ -27,6 +27,7 @@ CHUNK = 2000  # texts held at a time when predicting a stream
 class Model(Protocol):
     """A transformer, a linear model or an exported file."""
 
+    origin: run.Run  # that it is a model of
     classes: tuple[str, ...]  # in the order of the logits
     temperature: float  # divides the logits for calibrated probabilities
     step: int  # of the training, when its weights were saved
@@ -179,7 +180,7 @@ class PlainModel:
     def __init__(self, opened: run.Run, folder: Path) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
-        self.config, self.tokenizer = opened.config.model, tokenizer_of(opened)
+        self.origin, self.config, self.tokenizer = opened, opened.config.model, tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         tokenizer_hash = opened.info.tokenizer_hash
         self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
@@ -198,7 +199,7 @@ class PlainModel:
 def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:
     """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
     if _is_exported(path):
-        return ExportedModel.load(path)
+        return ExportedModel(path)
     opened, folder = run.locate(path)
     if opened.info.kind == "linear":
         return LinearModel.load(opened, folder)
@@ -216,8 +217,7 @@ def locate(path: Path) -> tuple[run.Run, Path]:
     """
     if not _is_exported(path):
         return run.locate(path)
-    about = ExportedModel.load(path).about
-    return run.Run(path.parent, about.config, about.run), path
+    return ExportedModel(path).origin, path
 
 
 def identity_of(path: Path) -> str:
@@ -232,13 +232,11 @@ def _is_exported(path: Path) -> bool:
     return path.suffix == SUFFIX and path.is_file()
 
 
-def unfamiliar(predictor: Predictor, paths: Sequence[Path], texts: Sequence[str]) -> list[str]:
+def unfamiliar(predictor: Predictor, texts: Sequence[str]) -> list[str]:
     """The texts whose words one of the runs hardly knows."""
     indices: set[int] = set()
-    for path, model in zip(paths, predictor.models, strict=True):
-        tokenizer = getattr(model, "tokenizer", None)
+    for model in predictor.models:
+        tokenizer, usual = getattr(model, "tokenizer", None), model.origin.info.characters_per_piece
         if tokenizer is not None:
-            info = model.about.run if isinstance(model, ExportedModel) else run.locate(path)[0].info
-            usual = info.characters_per_piece
             indices |= {i for i, text in enumerate(texts) if tokenizer.knows_few_words([text], usual)}
     return [texts[i] for i in sorted(indices)]

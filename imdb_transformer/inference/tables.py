@@ -32,13 +32,11 @@ CALL = "call.json"
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
-Part = Iterator[pa.Table]
-
 
 def open_reviews(
     path: Path, column: str, *, encoding: str = "utf-8", bad_row: Report = refuse,
     file: BinaryIO | None = None,
-) -> tuple[pa.Schema, Part]:  # fmt: skip
+) -> tuple[pa.Schema, Iterator[pa.Table]]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
     In a text file or a pipe each line is a review. In a table, a row without text is a bad row. `bad_row` and
@@ -99,18 +97,13 @@ def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
 
     Each of `classes` gets a column with its probability.
     """
-    added = _added(classes)
+    added = added_columns(classes)
     return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
 
 
-def _added(classes: Sequence[str]) -> dict[str, pa.DataType]:
+def added_columns(classes: Sequence[str]) -> dict[str, pa.DataType]:
     """The columns of the predictions."""
     return ADDED | {f"probability_{name}": pa.float64() for name in classes}
-
-
-def replaced_columns(schema: pa.Schema, classes: Sequence[str] = ()) -> list[str]:
-    """The columns of an input that `output_schema` leaves out."""
-    return [name for name in schema.names if name in _added(classes)]
 
 
 def with_predictions(

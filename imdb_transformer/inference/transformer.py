@@ -29,6 +29,7 @@ class TransformerModel:
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         run.check_classifies(opened)
+        self.origin = opened
         self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
         self.precision = self.hardware.precision
         self.tokenizer = tokenizer_of(opened)

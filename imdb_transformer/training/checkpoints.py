@@ -41,18 +41,19 @@ class Counters(BaseModel, extra="forbid", frozen=True):
 
     def after_validation(self, validation: Score | None, best_by: str) -> "Counters":
         """The counters after a validation. Only a better score is the new best; a tie keeps the earlier."""
-        best = self.best
-        if validation is None or best is None or best_by == "last" or self.step == self.best_step:
-            is_better = True
-        elif best_by == "f1" and validation.f1 is not None and best.f1 is not None:
-            is_better = validation.f1 > best.f1
-        elif best_by == "loss":
-            is_better = validation.loss < best.loss
-        else:
-            is_better = validation.accuracy > best.accuracy
-        if not is_better:
-            return self
-        return self.model_copy(update={"best": validation, "best_step": self.step})
+        is_worse = (
+            validation is not None and self.best is not None
+            and best_by != "last" and self.step != self.best_step
+            and _merit(validation, best_by) <= _merit(self.best, best_by)
+        )  # fmt: skip
+        return self if is_worse else self.model_copy(update={"best": validation, "best_step": self.step})
+
+
+def _merit(score: Score, best_by: str) -> float:
+    """What is compared, larger if better. Guessed tokens have no F1."""
+    if best_by == "loss":
+        return -score.loss
+    return score.f1 if best_by == "f1" and score.f1 is not None else score.accuracy
 
 
 def write_metrics(opened: run.Run, lines: list[dict[str, Any]], world: World) -> None:

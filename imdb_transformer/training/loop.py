@@ -6,14 +6,13 @@ from it equals the run that was never interrupted, bit for bit.
 """
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from imdb_transformer.distributed import World
+from imdb_transformer.distributed import World, signals_handled_by
 from imdb_transformer.errors import DivergedError, Interrupted, command_line
 from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
@@ -25,7 +24,6 @@ from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
 
 STEPS_BETWEEN_WRITES = 20  # of metrics
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the step is finished and saved, then the run stops
 
 
 class Update(NamedTuple):
@@ -35,7 +33,6 @@ class Update(NamedTuple):
     num_steps: int
     epoch: int
     result: StepResult
-    tokens_per_second: float
     validation: Score | None
     saved: bool
     sample: str
@@ -83,9 +80,8 @@ def training_loop(
                 checkpoints.save(opened, learner, counters, metrics, world)
             elif len(metrics) >= STEPS_BETWEEN_WRITES:
                 checkpoints.write_metrics(opened, metrics, world)
-            rate = result.num_tokens / (now - began)
             text = sample(learner, prepared) if saves else ""
-            yield Update(step + 1, plan.num_steps, epoch, result, rate, validation, saves, text)
+            yield Update(step + 1, plan.num_steps, epoch, result, validation, saves, text)
 
             # --- stop on request; several processes all stop after the same step
             is_asked = result.stop if world.size > 1 else stops
@@ -133,23 +129,14 @@ def stop_requests() -> Iterator[list[signal.Signals]]:
     """Collects signals as requests to stop. A Ctrl-C after the first one stops the program at once.
 
     A second SIGTERM does not: stopping a group of processes may send it twice, directly and through torchrun.
-    Outside the main thread it collects none: Python handles signals only in the main thread.
     """
     stops: list[signal.Signals] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield stops
-        return
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    before = signal.getsignal(signal.SIGINT)
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
         stops.append(signal.Signals(number))
-        signal.signal(signal.SIGINT, previous[signal.SIGINT])
+        signal.signal(signal.SIGINT, before)
 
-    for number in SIGNALS:
-        signal.signal(number, ask)
-    try:
+    with signals_handled_by(ask):
         yield stops
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

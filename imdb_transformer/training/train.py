@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from imdb_transformer import config_file, hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
-from imdb_transformer.distributed import World, process_group
+from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import ConfigError, DataError, ResourceError, RunError, command_line, warn
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
@@ -207,14 +207,6 @@ def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
     if chosen.device.type == "cpu":
         hardware.keep_freed_memory()
     return chosen
-
-
-def describe(folder: Folder, world: World) -> str:
-    """One line: a run's folder and the hardware that trains it."""
-    opened, _ = run.locate(Path(folder))
-    chosen = hardware.choose(opened.config.train, gpu=world.gpu)
-    processes = f", {world.size} processes" if world.size > 1 else ""
-    return f"{opened.folder} on {chosen.describe()}{processes}"
 
 
 def result_of(folder: Folder) -> TrainingResult:
