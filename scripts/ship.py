@@ -2,7 +2,8 @@
 
     imdb-tx pretrain --config pretrain.toml
     imdb-tx pretrain --config deepen.toml
-    python scripts/ship.py imdb-encoder runs/deepen
+    imdb-tx pretrain --config contrast.toml
+    python scripts/ship.py imdb-encoder runs/contrast
     imdb-tx train --config base.toml --init-from runs/deepen --seeds 3
     imdb-tx train --config base.toml --init-from runs/deepen --run-dir runs/student \\
         --teacher runs/base-seed-0 --teacher runs/base-seed-1 --teacher runs/base-seed-2
@@ -30,7 +31,7 @@ from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005
-ORIGINS = {"imdb-encoder": "runs/pretrain", "imdb": "imdb-encoder"}
+ORIGINS = {"imdb-encoder": "runs/deepen", "imdb": "runs/deepen"}
 
 
 def main(name: str, origin: Path) -> None:

@@ -149,14 +149,15 @@ def test_the_base_config_starts_from_the_shipped_encoder() -> None:
         assert load_config(name).train.init_from == ""
 
 
-def test_deepen_continues_the_encoder_of_pretrain_and_makes_that_of_base() -> None:
-    first, second, third = (load_config(f"{name}.toml") for name in ("pretrain", "deepen", "base"))
-    assert second.train.init_from == "runs/pretrain"
-    assert (first.model.num_layers, second.model.num_layers, third.model.num_layers) == (2, 4, 4)
+def test_each_part_of_pretraining_continues_the_one_before_and_base_can_start_from_the_last() -> None:
+    names = ("pretrain", "deepen", "contrast", "base")
+    first, *others = configs = [load_config(f"{name}.toml") for name in names]
+    assert [each.train.init_from for each in configs] == ["", "runs/pretrain", "runs/deepen", "auto"]
+    assert [each.model.num_layers for each in configs] == [2, 4, 4, 4]
     ignored = starting_weights.FREE | {"num_layers"}
-    configs = [each.model.model_dump(exclude=ignored) for each in (first, second, third)]
-    assert configs[0] == configs[1] == configs[2]
-    assert first.tokenizer == second.tokenizer == third.tokenizer
+    for each in others:
+        assert each.model.model_dump(exclude=ignored) == first.model.model_dump(exclude=ignored)
+        assert each.tokenizer == first.tokenizer
 
 
 def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
