@@ -27,7 +27,7 @@ CHUNK = 2000  # texts held at a time when predicting a stream
 class Model(Protocol):
     """A transformer, a linear model or an exported file."""
 
-    origin: run.Run  # that it is a model of
+    origin: run.Run  # the run that it comes from
     classes: tuple[str, ...]  # in the order of the logits
     temperature: float  # divides the logits for calibrated probabilities
     step: int  # of the training, when its weights were saved

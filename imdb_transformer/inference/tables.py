@@ -154,8 +154,12 @@ def describe_call(
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
         "rows and bytes a part": [BLOCK_ROWS, BLOCK_BYTES],
-        # Without bad rows so far, the parts are the same as those of --bad-rows skip.
-        **{f"--{key.replace('_', '-')}": value for key, value in reading.items() if value != "fail"},
+        # With --bad-rows fail, the parts so far have no bad row, and are the same as with skip.
+        **{
+            f"--{key.replace('_', '-')}": value
+            for key, value in reading.items()
+            if (key, value) != ("bad_rows", "fail")
+        },
         "run": [identity_of(path) for path in paths],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,
