@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import sources
+from imdb_transformer.data import corpus, sources
 from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
 from imdb_transformer.errors import DataError, DataWarning
 
@@ -280,6 +280,14 @@ def test_lines_of_a_text_file_are_reviews_without_labels(tmp_path: Path) -> None
     assert read(tmp_path / "r.txt", label_column="").splits["train"].texts == ["a good film", "a bad one"]
     with pytest.raises(DataError, match="To learn lines without labels: imdb-tx pretrain"):
         read(tmp_path / "r.txt")
+
+
+@pytest.mark.parametrize("content", ["\n\n\n", "the same\n" * 20])
+def test_texts_without_labels_that_are_all_equal_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.txt").write_text(content)
+    config = DataConfig(source=str(tmp_path / "r.txt"), data_dir=str(tmp_path / "data"), label_column="")
+    with pytest.raises(DataError, match="too few different texts: its train split would be empty"):
+        corpus.ensure(config)
 
 
 def test_a_type_in_a_message_is_shortened(tmp_path: Path) -> None:
