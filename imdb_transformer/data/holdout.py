@@ -57,8 +57,8 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
             "have too few different texts for training and validation. Leave these classes out, or name "
             "another label column."
         )
-    for name in SPLITS:
-        if name in splits and not splits[name].texts and name != "unsupervised":
+    for name in ("train", "validation", "test"):
+        if name in splits and not splits[name].texts:
             raise DataError(f"{config.source} has too few different texts: its {name} split would be empty.")
     return {name: splits[name] for name in SPLITS if name in splits}
 

@@ -25,7 +25,9 @@ HUB_NAME = "stanfordnlp/imdb"
 
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
-TEXT = ' Rename a table with tabs to .tsv. To learn lines without labels: imdb-tx pretrain --label-column ""'
+TEXT_ADVICE = (
+    ' Rename a table with tabs to .tsv. For lines without labels: imdb-tx pretrain --label-column ""'
+)
 WITHOUT_NETWORK = (
     "Without a network, use the source demo, or the path of the official archive, of its unpacked folder, "
     "of a folder in the hub's layout or of a table. A corpus that is already stored needs no network."
@@ -54,7 +56,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         return _read_tables({"train": path}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path)
-    endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT if is_text else ''}"
+    endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 

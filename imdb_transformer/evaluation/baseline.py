@@ -13,7 +13,7 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import (
-    OF_TRANSFORMERS,
+    USUAL_TEMPERATURE,
     evaluate,
     fit_temperature,
     measured,
@@ -77,8 +77,8 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
             other = run.open_run(info.parent)
             is_baseline = other.info.kind == "linear" and other.info.status == "finished"
             same_reviews = other.info.corpus_hash == opened.info.corpus_hash
-            both = (each.config.data.held_out_fraction for each in (opened, other))
-            same_split = len(set(map(bool, both))) == 1
+            holds_out = bool(other.config.data.held_out_fraction)
+            same_split = holds_out == bool(opened.config.data.held_out_fraction)
             if is_baseline and same_reviews and same_split and other.folder != opened.folder:
                 before = measured(other, f"best-{split}")  # of this version
                 now = before[0] if before else evaluate(other.folder, split, data_dir=data_dir)
@@ -108,7 +108,7 @@ def conclude(opened: run.Run) -> run.Run:
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
-    temperature = fit_temperature(logits, labels, usual=OF_TRANSFORMERS)
+    temperature = fit_temperature(logits, labels, usual=USUAL_TEMPERATURE)
     if opened.config.train.yardstick:
         _write_yardstick(opened, logits / temperature, labels)
     opened = opened.updated(temperature=temperature)

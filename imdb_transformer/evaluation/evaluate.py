@@ -33,7 +33,7 @@ LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
-OF_TRANSFORMERS = 2.0  # their usual temperature (configs/EXPERIMENTS.md, "the usual temperature")
+USUAL_TEMPERATURE = 2.0  # of a transformer (configs/EXPERIMENTS.md, "the usual temperature")
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"
 """The slice without the reviews that are in the training or validation split as well"""

@@ -240,8 +240,8 @@ def _finetuning(folder: str) -> str:
                 is_plain = isinstance(value, str) and config_file.toml_value(value) == value
                 written = value if is_plain else json.dumps(value, ensure_ascii=False)
                 sets += ["--set", f"{section}.{key}={written}"]
-    others = [] if is_labelled else ["labelled.csv"]
-    return command_line("train", *others, "--config", RECIPE, *sets, "--init-from", folder)
+    reviews = [] if is_labelled else ["labelled.csv"]
+    return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", folder)
 
 
 def _score(score: "Score | None") -> str:

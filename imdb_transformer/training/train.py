@@ -38,7 +38,7 @@ from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
 
-STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretraining below 1.5 GiB (configs/EXPERIMENTS.md)
+STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 GiB (configs/EXPERIMENTS.md)
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
