@@ -278,7 +278,7 @@ def test_a_view_of_bytes_in_parquet_is_kept_as_bytes(tmp_path: Path) -> None:
 def test_lines_of_a_text_file_are_reviews_without_labels(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("a good film\na bad one\n")
     assert read(tmp_path / "r.txt", label_column="").splits["train"].texts == ["a good film", "a bad one"]
-    with pytest.raises(DataError, match="For lines without labels: imdb-tx pretrain"):
+    with pytest.raises(DataError, match="Lines without labels: imdb-tx pretrain"):
         read(tmp_path / "r.txt")
 
 

@@ -25,9 +25,7 @@ HUB_NAME = "stanfordnlp/imdb"
 
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
-TEXT_ADVICE = (
-    ' Rename a table with tabs to .tsv. For lines without labels: imdb-tx pretrain --label-column ""'
-)
+TEXT_ADVICE = ' Rename a table with tabs to .tsv. Lines without labels: imdb-tx pretrain --label-column ""'
 WITHOUT_NETWORK = (
     "Without a network, use the source demo, or the path of the official archive, of its unpacked folder, "
     "of a folder in the hub's layout or of a table. A corpus that is already stored needs no network."
