@@ -145,6 +145,12 @@ def test_failed_import_leaves_no_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").glob("*"))
 
 
+def test_a_mistyped_source_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a source"):
+        corpus.ensure(DataConfig(source=str(tmp_path / "no.csv"), data_dir=str(tmp_path / "data")))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_source_named_like_imdb_with_other_reviews_is_refused(tmp_path: Path) -> None:
     tree = tmp_path / "aclImdb_v1."
     for name in ("train/pos", "train/neg", "test/pos", "test/neg"):

@@ -50,6 +50,7 @@ def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: s
         ("utf-8-sig", "utf-8"),
         ("utf-8-sig", "cp1252"),
         ("utf-16", "utf-8"),
+        ("utf-32", "utf-8"),
         ("utf-16-le", "utf-16-le"),
     ],
 )

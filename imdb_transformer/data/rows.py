@@ -31,6 +31,13 @@ SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 ZIP = "PK\x03\x04"
 """how ZIP archives and .xlsx files begin"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe
+BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8",
+}
 
 
 def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
@@ -65,10 +72,7 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        name = "utf-16"
-    elif first.startswith(codecs.BOM_UTF8):
-        name = "utf-8"
+    name = next((marked for mark, marked in BYTE_ORDER_MARKS.items() if first.startswith(mark)), name)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from imdb_transformer.data.rows import BYTE_ORDER_MARKS
 from imdb_transformer.data.tables import DELIMITED, JSON, Skip, open_table, suffix_of
 from imdb_transformer.errors import DataError
 
@@ -60,7 +61,7 @@ def _is_windows_text(path: Path, encoding: str) -> bool:
         return False
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         data = file.read(READ_BYTES)
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if data.startswith(tuple(BYTE_ORDER_MARKS)):
         return False
     fits = {}
     for name in (encoding, WINDOWS):

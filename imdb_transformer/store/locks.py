@@ -50,22 +50,30 @@ def locked(folder: Path) -> Iterator[None]:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Lets one process of this machine at a time make or replace `path`; the others wait.
 
-    It locks an empty file beside `path` and removes it at the end. Does nothing without locks.
+    It locks an empty file beside `path` and removes it at the end, and their folder if it is new and still
+    empty. Does nothing without locks.
     """
     file = path.with_name(f".{path.name}.lock")
+    is_new = not file.parent.exists()
     descriptor = _wait_for(file)
     try:
         yield
     finally:
         file.unlink(missing_ok=True)
         os.close(descriptor)
+        if is_new:
+            with suppress(OSError):
+                file.parent.rmdir()
 
 
 def _wait_for(file: Path) -> int:
     """A descriptor that holds the lock of a file. Creates the file if it does not exist."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # the last holder removed the folder
+            continue
         take(descriptor, wait=True)
         # The last holder removed its file, and a third process may have made another one.
         with suppress(FileNotFoundError):
