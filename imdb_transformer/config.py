@@ -38,7 +38,7 @@ class DataConfig(Section):
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or has no text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed) and as test if it is missing; 0: validation is learnt"""
+    """share held out as validation (IMDB's is fixed), as test if train is alone; 0: validation is learnt"""
 
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""

@@ -105,7 +105,7 @@ def _number(variable: str, default: str) -> int:
     """The value of an environment variable. Raises ConfigError if it is not a number."""
     value = os.environ.get(variable, default)
     if not value.isdecimal():
-        raise ConfigError(f"{variable} is {value!r}, which is not a number from 0 on. {NOT_TORCHRUN}")
+        raise ConfigError(f"{variable} is {value!r}, which is not a whole number, 0 or more. {NOT_TORCHRUN}")
     return int(value)
 
 

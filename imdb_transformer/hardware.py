@@ -39,7 +39,7 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
     """The hardware that a config asks for; `gpu` is one of several. Raises ConfigError if it is missing."""
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
-        raise ConfigError('train.device = "cuda", but torch sees no GPU here; "auto" or "cpu" will run.')
+        raise ConfigError('train.device = "cuda", but torch sees no GPU here; use "auto" or "cpu".')
     on_gpu = available and config.device != "cpu"
     if on_gpu and gpu >= torch.cuda.device_count():
         raise ConfigError(

@@ -131,7 +131,7 @@ def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
     hub = ("--set", "data.source=hub", "--set", f"data.data_dir={tmp_path}")
     refused = imdb_tx("train", "--config", "scratch.toml", "--dry-run", *hub)
     assert isinstance(refused.exception, ConfigError)
-    assert "download them first" in str(refused.exception)
+    assert "Fetch them first" in str(refused.exception)
     assert not list(tmp_path.iterdir())
 
 
@@ -345,7 +345,7 @@ def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: P
     (tmp_path / "r.csv").write_text("text,other one\na good film,bad\n")
     refused = imdb_tx("predict", "--run", copy, "--input", tmp_path / "r.csv")
     assert str(refused.exception).endswith(
-        "r.csv has no column 'my review'; it has: 'text', 'other one'. Name yours with --text-column."
+        "r.csv has no column 'my review'; it has: 'text', 'other one'. Choose the column with --text-column."
     )
 
 
@@ -367,7 +367,7 @@ def test_a_text_that_is_the_name_of_a_file_gets_a_note(
 def test_a_prediction_for_an_empty_review_gets_a_note(trained: Path, texts: list[str], told: str) -> None:
     result = imdb_tx("predict", "--run", trained, *texts)
     assert len(result.stdout.splitlines()) == len(texts)
-    assert ("A prediction for no words means nothing." in result.stderr) == bool(told)
+    assert ("A prediction for an empty review means nothing." in result.stderr) == bool(told)
     assert f"note: {told}" in result.stderr or not told
 
 

@@ -284,7 +284,7 @@ def test_a_file_that_is_not_an_exported_model_is_refused(
     stranger = onnx.load_from_string(content)
     del stranger.metadata_props[:]
     onnx.save(stranger, path)
-    with pytest.raises(RunError, match="not made by this version's imdb-tx export"):
+    with pytest.raises(RunError, match="not exported by this version of imdb-tx"):
         Predictor.load(path)
     shutil.copytree(linear, tmp_path / "nb")
     with pytest.raises(RunError, match="linear"):

@@ -55,7 +55,7 @@ def test_the_columns_of_a_workbook_are_suggested(tmp_path: Path) -> None:
 
 def test_predict_suggests_a_column_of_text(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "r.csv", [HEADER, *german_rows()], "utf-8")
-    with pytest.raises(DataError, match=r"Name yours with --text-column\. Perhaps: --text-column Kommentar$"):
+    with pytest.raises(DataError, match=r"with --text-column\. Perhaps: --text-column Kommentar$"):
         open_reviews(path, "text")
 
 

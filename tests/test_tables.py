@@ -145,7 +145,7 @@ def test_all_missing_columns_are_reported_together_before_any_row(tmp_path: Path
         sources.read(DataConfig(source=str(path)))
     assert "no columns 'text' and 'label'; it has: 'Review ', 'Label'." in str(refused.value)
     options = "--text-column (data.text_column) and --label-column (data.label_column)"
-    assert f"Name yours with {options}." in str(refused.value)
+    assert f"Choose them with {options}." in str(refused.value)
 
 
 def test_bad_rows_of_training_are_left_out_with_a_warning_of_ten_lines(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 _column = partial(_of_source, metavar="COLUMN")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
 Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
-SPLIT_HELP = "test, validation or train. With --source also all.  [default: test; of a file: all]"
+SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
 Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 DataDir = Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)]
-Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on other reviews than the run's.")]
+Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
 TextColumn = Annotated[str | None, _column(help="For --source: the column with the review.")]
 LabelColumn = Annotated[str | None, _column(help="For --source: the column with the label.")]
 

@@ -23,9 +23,11 @@ Temperature = Annotated[
     float, typer.Option(min=0, metavar="T", help="Below 1: prefer likely words. 0: take the likeliest.")
 ]
 TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Each seed gives another text.")]
+SEED_HELP = "A different seed gives a different text."
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help=SEED_HELP)]
 NumSamples = Annotated[
-    int, typer.Option(min=1, max=10_000, metavar="N", help="Texts, with this seed and the next ones.")
+    int,
+    typer.Option(min=1, max=10_000, metavar="N", help="Number of texts. Each has the next seed."),
 ]
 
 

@@ -187,7 +187,7 @@ BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows | None,  # None: as the config says, or stop
     typer.Option(
-        metavar="fail|skip", help="A row is malformed or has no text: stop (fail), or leave it out (skip).",
+        metavar="fail|skip", help="A malformed or incomplete row: stop (fail), or leave it out (skip).",
         rich_help_panel=TABLE,
     ),
 ]  # fmt: skip

@@ -22,7 +22,10 @@ Resume = Annotated[bool, _of_table("--resume", help="Continue an unfinished --ou
 Force = Annotated[bool, _of_table("--force", help="Let --output overwrite --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
 Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
-RUN_HELP = "A run, checkpoint or exported file. Repeat it for their mean.  [default: your newest classifier]"
+RUN_HELP = (
+    "A run, checkpoint or exported file. Repeat it for their mean.  "
+    "[default: your newest classifier, or else imdb]"
+)
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
 THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]

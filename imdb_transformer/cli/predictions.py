@@ -92,7 +92,7 @@ def _note_empty(texts: list[str]) -> None:
     if num_empty := sum(not text.strip() for text in texts):
         several = f"empty reviews: {num_empty:,} of {len(texts):,}"
         which = several if len(texts) > 1 else "this review is empty"
-        screen.note(f"note: {which}. A prediction for no words means nothing.")
+        screen.note(f"note: {which}. A prediction for an empty review means nothing.")
 
 
 def _note_unfamiliar(predictor: "Predictor", texts: list[str]) -> None:
@@ -101,7 +101,7 @@ def _note_unfamiliar(predictor: "Predictor", texts: list[str]) -> None:
     if strange := unfamiliar(predictor, texts):
         which = f"{len(strange):,} of {len(texts):,} reviews" if len(texts) > 1 else "this review"
         is_shipped = any(model.origin.is_shipped for model in predictor.models)
-        knows = "imdb knows English film reviews, and" if is_shipped else "the run knows"
+        knows = "imdb was trained on English film reviews and knows" if is_shipped else "the run knows"
         screen.note(f"note: {knows} few words of {which}. Its predictions may be wrong.")
 
 

@@ -28,7 +28,8 @@ def pretrain(
 ) -> None:
     """Train an encoder on text alone. A classifier can start from it.
 
-    It learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts from it.
+    The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
+    from it.
     """
     refuse_beside_resume(context)
     table = options.table_keys(source, text_column, label_column, encoding, bad_rows)

@@ -196,7 +196,8 @@ def _show_cost(
         if not corpus.is_stored(config.data):  # a temporary folder takes them
             if config.data.source == "hub" or is_url(config.data.source):
                 raise ConfigError(
-                    "--dry-run fetches nothing, and these reviews are not stored: download them first."
+                    "--dry-run fetches nothing, and these reviews are not stored. Fetch them first, with "
+                    "`imdb-tx download`."
                 )
             data = config.data.model_copy(update={"data_dir": temporary})
             tried = config.model_copy(update={"data": data})

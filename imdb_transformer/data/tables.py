@@ -210,10 +210,11 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
     if missing:
         several = [column for column in missing if column in names]
         what = "several columns" if several else "no columns" if len(missing) > 1 else "no column"
+        options = " and ".join(wanted[column] for column in missing)
         listed = ", ".join(f"'{name}'" for name in names[:12]) or "none"
         raise DataError(
             f"{origin} has {what} {' and '.join(map(repr, several or missing))}; it has: {listed}. "
-            f"Name yours with {' and '.join(wanted[column] for column in missing)}."
+            f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}."
         )
 
 

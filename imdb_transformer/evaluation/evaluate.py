@@ -100,7 +100,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     located = [locate(Path(path)) for path in paths]
     for each, _ in located:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
-            raise ConfigError(f"{each.folder} was also trained on the validation split; choose another.")
+            raise ConfigError(f"{each.folder} was also trained on the validation split: choose another.")
     predictor, opened = Predictor.load(*paths), located[0][0]
     config = config_file.parse({"data": opened.config.data.model_dump() | changes}, origin="evaluate").data
     config.check_labelled()

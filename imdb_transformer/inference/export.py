@@ -123,7 +123,7 @@ class ExportedModel:
             self.about = about = About.model_validate_json(entries[ABOUT])
             self.tokenizer = Tokenizer(entries[TOKENIZER], about.config.tokenizer)
         except (KeyError, ValidationError):
-            raise RunError(f"{path} was not made by this version's imdb-tx export.") from None
+            raise RunError(f"{path} was not exported by this version of imdb-tx.") from None
         except OSError:
             raise
         except RunError as error:

@@ -55,7 +55,7 @@ def write(
     samples from the k likeliest (0: from all). The model reads as many tokens as a review may have.
     """
     if not 0 <= temperature < math.inf:
-        raise ConfigError(f"The temperature must be a finite number from 0 on, not {temperature:g}.")
+        raise ConfigError(f"The temperature must be a finite number, 0 or more, not {temperature:g}.")
     generator = torch.Generator().manual_seed(seed)
     assert model.spacing is not None
     follows, precedes = model.spacing.cpu()

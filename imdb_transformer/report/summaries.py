@@ -137,8 +137,8 @@ def yardstick_line(measured: "Yardstick") -> str:
     """The accuracy of the linear model, and the difference to the run's."""
     points = [100 * value for value in (measured.difference, measured.low, measured.high)]
     return (
-        f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the difference is "
-        f"{points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
+        f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the run minus the linear "
+        f"model: {points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
 
 
@@ -153,7 +153,7 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
     if measured.difference >= 0:
         return line
     is_better = "is better" if measured.high < 0 else "may be better"
-    return f"{line}\nThe linear model {is_better} here. To make it: {command_line(*fit)}"
+    return f"{line}\nThe linear model {is_better} here. To fit it: {command_line(*fit)}"
 
 
 def seeds(summary: "SeedsSummary") -> str:
