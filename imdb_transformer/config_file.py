@@ -56,8 +56,8 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
     overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        shown = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
-        set_by[_apply(overridden, override)] = f"--set {shown}"
+        abbreviated = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
+        set_by[_apply(overridden, override)] = f"--set {abbreviated}"
     if not (problems := _problems(overridden)):
         return Config.model_validate(overridden)
     before = [_sentence(problem) for problem in _problems(tree)]
@@ -185,5 +185,5 @@ def _sentence(problem: Any) -> str:
         known = getattr(Config(), location[0]).__class__.model_fields
     near = difflib.get_close_matches(location[-1], known, n=1)
     hint = f" Did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f" Known: {', '.join(known)}."
-    place = f"in section [{location[0]}]" if len(location) > 1 else "at the top"
-    return f"unknown key {where} {place}.{hint}"
+    section = f"in section [{location[0]}]" if len(location) > 1 else "at the top"
+    return f"unknown key {where} {section}.{hint}"

@@ -42,5 +42,5 @@ def baseline(
         options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     )
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
-    made = make_baseline(folder, resolved, kind)
-    screen.show(made.model_dump_json() if as_json else summaries.baseline(made), sys.stdout)
+    fitted = make_baseline(folder, resolved, kind)
+    screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted), sys.stdout)

@@ -139,9 +139,9 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:
     columns: NamedColumns = {}
     for path, content in files:
-        if (place := REVIEW.search(path)) is None:
+        if (match := REVIEW.search(path)) is None:
             continue
-        split, folder = place.groups()
+        split, folder = match.groups()
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:

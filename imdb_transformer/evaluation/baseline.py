@@ -126,9 +126,9 @@ def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDAr
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))
     except DataError:  # too few or too short
         return
-    beside = linear.logits(held_out.texts)
-    both = softmax(logits, axis=1) + softmax(beside / fit_temperature(beside, labels), axis=1)
-    alone, correct, together = (each.argmax(1) == labels for each in (beside, logits, both))
+    linear_logits = linear.logits(held_out.texts)
+    mean = softmax(logits, axis=1) + softmax(linear_logits / fit_temperature(linear_logits, labels), axis=1)
+    alone, correct, together = (each.argmax(1) == labels for each in (linear_logits, logits, mean))
     pair = pair_of("nb", str(opened.folder), alone, correct)
     better = correct if pair.difference > 0 else alone
     gain = pair_of("", "", better, together)

@@ -103,12 +103,12 @@ class LanguageModel(nn.Module):
         candidates = rounded_up(drawn)  # (C,)
         hidden = self.hidden(features)
         table = self.encoder.embedding.tokens.weight
-        others = hidden @ table[candidates].to(hidden.dtype).T  # (M, C)
-        others = others.float() + (self.bias[candidates] - self.inclusion[candidates].log())
-        others = others.masked_fill(targets[:, None] == candidates, -torch.inf)
-        others[:, len(drawn) :] = -torch.inf
+        sampled = hidden @ table[candidates].to(hidden.dtype).T  # (M, C)
+        sampled = sampled.float() + (self.bias[candidates] - self.inclusion[candidates].log())
+        sampled = sampled.masked_fill(targets[:, None] == candidates, -torch.inf)
+        sampled[:, len(drawn) :] = -torch.inf
         true = (hidden * table[targets].to(hidden.dtype)).sum(1).float() + self.bias[targets]  # (M,)
-        return torch.cat([true[:, None], others], dim=1)
+        return torch.cat([true[:, None], sampled], dim=1)
 
 
 def rounded_up(indices: Tensor) -> Tensor:

@@ -90,8 +90,8 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
             texts.append(f"{name} {level:.2f}% (dashed)")
     if not drawn:
         return None
-    shown = [y for curve in drawn for _, y in curve.points]
-    y_range = (min(*shown, max(shown) - 1), max(shown))
+    values = [y for curve in drawn for _, y in curve.points]
+    y_range = (min(*values, max(values) - 1), max(values))
     svg = charts.line_chart(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
     with_curves = {curve.name for curve in drawn}
@@ -129,8 +129,8 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
     for i, (name, probabilities) in enumerate(by_name.items()):
         x, y, _ = roc_curve(labels, probabilities[:, 1])
         areas.append(f"{name} {auc(x, y):.4f}")
-        shown = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
-        drawn.append(Curve(name, list(zip(x[shown].tolist(), y[shown].tolist(), strict=True)), i))
+        points = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
+        drawn.append(Curve(name, list(zip(x[points].tolist(), y[points].tolist(), strict=True)), i))
     svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
     return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
 

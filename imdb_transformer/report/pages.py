@@ -45,10 +45,10 @@ def write_training(folder: Path, num_steps: int) -> Path:
     """Writes the page of a training, running or ended: its progress and its curves."""
     opened, _ = run.locate(folder)
     so_far, status = result_of(folder), opened.info.status
-    left, is_running = "", status == "running"
+    time_left, is_running = "", status == "running"
     if is_running and 0 < so_far.num_steps < num_steps:
         seconds = so_far.train_seconds * (num_steps / so_far.num_steps - 1)
-        left = f", about {duration(seconds)} left"
+        time_left = f", about {duration(seconds)} left"
     logged = metrics.read(opened.folder)
     scores = [
         ("step", f"{so_far.num_steps:,} (of {num_steps:,})"),
@@ -67,7 +67,7 @@ def write_training(folder: Path, num_steps: int) -> Path:
         figures.logged_curve(logged, "gradient_norm", "Gradient norm"),
     ]
     sections = [
-        f'<p class="lead">{status}{left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
+        f'<p class="lead">{status}{time_left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
         f'<progress value="{so_far.num_steps}" max="{num_steps}"></progress>',
         tiles(scores),
         *([html_table(*evaluations.class_table(so_far.per_class))] if so_far.per_class else []),
@@ -122,14 +122,14 @@ def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[P
 def _figures(predictions: Predictions) -> list[figures.Figure | None]:
     evaluation, name = predictions.evaluation, predictions.run.folder.name
     calibrated = np.exp(predictions.log_probabilities)
-    both = {"before calibration": np.exp(predictions.raw_log_probabilities), "after": calibrated}
+    probabilities = {"before calibration": np.exp(predictions.raw_log_probabilities), "after": calibrated}
     errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
     logged = {name: metrics.read(predictions.run.folder)}
     return [
         figures.losses(logged),
         figures.accuracies(logged),
         figures.roc({name: calibrated}, predictions.labels, evaluation.classes),
-        figures.reliability(both, predictions.labels, errors),
+        figures.reliability(probabilities, predictions.labels, errors),
     ]
 
 

@@ -179,10 +179,10 @@ def seeds(summary: "SeedsSummary") -> str:
     return "\n".join([*lines, "", text_table(["run", *known], each)])
 
 
-def baseline(made: "Baseline") -> str:
+def baseline(fitted: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
-    model, following = f"{made.weighting}, {made.num_ngrams:,} n-grams", _evaluation(made.run)
-    return f"{made.run}: {model}; {_score(made.validation)}\nnext: {following}"
+    model, following = f"{fitted.weighting}, {fitted.num_ngrams:,} n-grams", _evaluation(fitted.run)
+    return f"{fitted.run}: {model}; {_score(fitted.validation)}\nnext: {following}"
 
 
 def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:

@@ -89,10 +89,10 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     warmup = round(config.warmup_fraction * num_steps)
     if step < warmup:
         return config.lr * (step + 1) / warmup
-    done = (step - warmup) / max(1, num_steps - warmup)
+    progress = (step - warmup) / max(1, num_steps - warmup)
     factor = {
-        "linear": 1 - done,
-        "cosine": (1 + math.cos(math.pi * done)) / 2,
+        "linear": 1 - progress,
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
         "inverse_sqrt": math.sqrt(max(1, warmup) / (step + 1)),
         "constant": 1.0,
     }
@@ -107,18 +107,18 @@ def make_optimizers(
     With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, with fewer
     iterations if a batch has few tokens.
     """
-    muons = [p for name, p in model.named_parameters() if _is_muons(name, p, config)]
-    others = [p for name, p in model.named_parameters() if not _is_muons(name, p, config)]
+    for_muon = [p for name, p in model.named_parameters() if _is_for_muon(name, p, config)]
+    for_adamw = [p for name, p in model.named_parameters() if not _is_for_muon(name, p, config)]
     decay = config.weight_decay
-    vectors = [p for p in others if p.ndim < 2]  # biases and layer norms, which do not decay
+    vectors = [p for p in for_adamw if p.ndim < 2]  # biases and layer norms, which do not decay
     groups = [
-        {"params": [p for p in others if p.ndim >= 2], "lr_scale": 1.0, "weight_decay": decay},
+        {"params": [p for p in for_adamw if p.ndim >= 2], "lr_scale": 1.0, "weight_decay": decay},
         {"params": vectors, "lr_scale": 1.0, "weight_decay": 0.0},
     ]
     adamw = AdamW(groups, lr=config.lr, betas=(BETA1, config.beta2), eps=ADAM_EPS, fused=True)
     optimizers: list[Optimizer] = [adamw]
-    if muons:
-        groups = [{"params": muons, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
+    if for_muon:
+        groups = [{"params": for_muon, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
         number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
         muon = Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, dtype=dtype, num_iterations=number)
         optimizers.append(muon)
@@ -143,7 +143,7 @@ def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _is_muons(name: str, parameter: Tensor, config: TrainConfig) -> bool:
+def _is_for_muon(name: str, parameter: Tensor, config: TrainConfig) -> bool:
     return (
         config.optimizer == "muon"
         and name.startswith(("encoder.blocks.", "decoder.blocks."))
