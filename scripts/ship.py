@@ -10,7 +10,8 @@
     python scripts/ship.py imdb runs/student
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
-folder of the data its default, and the run that they started from has the name that these commands give it.
+folder of the data its default, and the run that they started from and the teachers have the names of these
+commands.
 """
 
 import sys
@@ -65,7 +66,9 @@ def ship(origin: Path, name: str) -> None:
         tokenizer_hash=meta.tokenizer_hash, model=quantized(arrays),
     )  # fmt: skip
     hashes = {file: sha256_of(target / file) for file in (run.CONFIG, FILE_NAME)}
-    write_json(target / run.INFO, opened.info.model_copy(update={"file_hashes": hashes}))
+    teachers = tuple(f"runs/{Path(teacher).name}" for teacher in opened.info.teachers)
+    changes = {"file_hashes": hashes, "teachers": teachers}
+    write_json(target / run.INFO, opened.info.model_copy(update=changes))
 
 
 def compare(classifier: Path, copy: Path) -> None:
