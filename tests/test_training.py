@@ -241,9 +241,9 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(8_000, 25) == (800, 3)  # each padded to 32
     assert settled_for(8_000, 25, dropout=0.1) == (800, 5)
     assert settled_for(3_000, 20) == (640, 7)
-    assert settled_for(1_200, 230) == (20 * 230, 16)
-    assert settled_for(200, 230) == (16 * 230, 20)
-    assert settled_for(200, 5) == (512, 20)
+    assert settled_for(1_200, 230) == (20 * 230, 8)
+    assert settled_for(200, 230) == (16 * 230, 8)
+    assert settled_for(200, 5, dropout=0.1) == (512, 20)
     assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)
     assert settled_for(8_000, 25, epochs=1) == (800, 1)
 
