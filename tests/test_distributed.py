@@ -222,7 +222,7 @@ def test_tensors_are_summed_and_the_first_process_decides(tmp_path: Path) -> Non
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(("size", "said"), [("2", "not by torchrun"), ("two", "not a number")])
+@pytest.mark.parametrize(("size", "said"), [("2", "not by torchrun"), ("two", "not a whole number")])
 def test_a_world_that_torchrun_did_not_make_is_refused(
     size: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
