@@ -227,7 +227,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     """A large set is read twice in batches of 8,192 tokens; a small one more often, in smaller batches."""
 
     def settled_for(
-        num_reviews: int, length: int, *, dropout: float = 0.0, **options: int
+        num_reviews: int, length: int, *, dropout: float = 0.0, **options: int | str
     ) -> tuple[int, int]:
         offsets = np.arange(num_reviews + 1) * length
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
@@ -243,6 +243,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(3_000, 20) == (640, 7)
     assert settled_for(1_200, 230) == (20 * 230, 8)
     assert settled_for(200, 230) == (16 * 230, 8)
+    assert settled_for(200, 230, init_from="") == (16 * 230, 20)
     assert settled_for(200, 5, dropout=0.1) == (512, 20)
     assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)
     assert settled_for(8_000, 25, epochs=1) == (800, 1)

@@ -22,7 +22,8 @@ Indices = NDArray[np.int64]
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
 NUM_STEPS, NUM_STEPS_WITH_DROPOUT = 1000, 1700  # dropout keeps a set longer from being learnt by heart
-MIN_EPOCHS, MAX_EPOCHS, MAX_EPOCHS_WITH_DROPOUT = 2, 8, 20
+MIN_EPOCHS, MAX_EPOCHS = 2, 20
+MAX_EPOCHS_FROM_ENCODER = 8  # without dropout
 MAX_EVALS = 10  # unless there are more epochs
 
 
@@ -52,17 +53,17 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
     """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives `NUM_STEPS`
-    steps, or `NUM_STEPS_WITH_DROPOUT`, within limits: a small set is read more often than a large one. A set
-    that is read too often without dropout is learnt by heart, and its probabilities become too sure.
+    steps, or `NUM_STEPS_WITH_DROPOUT`, within limits: a small set is read more often than a large one. From
+    an encoder and without dropout it is soon learnt by heart, and its probabilities become too sure.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
     padded = -(-train.lengths // PADDING_MULTIPLE) * PADDING_MULTIPLE
     steps_per_epoch = max(1.0, padded.sum() / tokens)
-    num_steps, max_epochs = NUM_STEPS, MAX_EPOCHS
-    if config.model.dropout:
-        num_steps, max_epochs = NUM_STEPS_WITH_DROPOUT, MAX_EPOCHS_WITH_DROPOUT
+    num_steps = NUM_STEPS_WITH_DROPOUT if config.model.dropout else NUM_STEPS
+    learns_fast = options.init_from and not config.model.dropout
+    max_epochs = MAX_EPOCHS_FROM_ENCODER if learns_fast else MAX_EPOCHS
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch), MIN_EPOCHS), max_epochs)
     changes = {"batch_tokens": int(tokens), "epochs": epochs}
     if not options.epochs:
