@@ -27,7 +27,7 @@ SEED_HELP = "A different seed gives a different text."
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help=SEED_HELP)]
 NumSamples = Annotated[
     int,
-    typer.Option(min=1, max=10_000, metavar="N", help="Number of texts. Each has the next seed."),
+    typer.Option(min=1, max=10_000, metavar="N", help="Number of texts, with this seed and the next ones."),
 ]
 
 

@@ -83,8 +83,8 @@ def predict(
     can_resume = output is not None and input_file is not None and input_file.is_file()
     if (output is not None and input_file is None) or (resume and not can_resume):
         raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
-    of_file = text_column is not None or encoding != "utf-8" or bad_rows is not None
-    if (of_file and texts and not is_stdin) or (force and output is None):
+    has_table_options = text_column is not None or encoding != "utf-8" or bad_rows is not None
+    if (has_table_options and texts and not is_stdin) or (force and output is None):
         raise ConfigError(
             "--text-column, --encoding and --bad-rows need --input or standard input. --force needs --output."
         )

@@ -72,7 +72,10 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
-    name = next((marked for mark, marked in BYTE_ORDER_MARKS.items() if first.startswith(mark)), name)
+    for mark, name_of_mark in BYTE_ORDER_MARKS.items():
+        if first.startswith(mark):
+            name = name_of_mark
+            break
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 
