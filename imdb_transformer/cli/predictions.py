@@ -115,7 +115,7 @@ def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
 
 
 def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, request: Request) -> None:
-    from imdb_transformer.inference.explanation import all_heads, attention, explain
+    from imdb_transformer.inference.explanation import all_heads, choose_head, explain
     from imdb_transformer.report import reviews
 
     has_colours = terminal.has_colours(sys.stdout)
@@ -124,7 +124,8 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, reques
         for prediction in predictor(texts, chunk=1):
             text = prediction.text
             why = explain(predictor, text, method=view.method) if view.method else None
-            weights = attention(predictor, text, layer=view.layer, head=view.head) if view.attention else None
+            heads = all_heads(predictor, text) if view.attention else []
+            weights = choose_head(heads, view.layer, view.head) if heads else None
             if request.as_json:
                 views = {"explanation": why, "attention": weights}
                 records = {name: each.record() for name, each in views.items() if each is not None}
@@ -134,7 +135,6 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, reques
                 if why is not None and has_colours:
                     print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
             if view.html is not None:
-                heads = all_heads(predictor, text) if weights is not None else []
                 sections.append(reviews.as_html(prediction, why, weights, heads))
     if view.html is not None:
         explained, attended = view.method is not None, view.attention

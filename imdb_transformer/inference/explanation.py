@@ -180,7 +180,11 @@ def attention(predictor: Predictor, text: str, *, layer: int | None = None, head
 
     Raises RunError as `all_heads` does, and ConfigError if there is no such layer or head.
     """
-    heads = all_heads(predictor, text)
+    return choose_head(all_heads(predictor, text), layer, head)
+
+
+def choose_head(heads: Sequence[Attention], layer: int | None, head: int) -> Attention:
+    """One of `all_heads`. Raises ConfigError if there is no such layer or head."""
     last = heads[-1]
     layer = last.layer if layer is None else layer
     for name, number, count in (("layer", layer, last.layer), ("head", head, last.head)):
