@@ -1,6 +1,5 @@
 """`imdb-tx baseline`: fits a linear model."""
 
-import sys
 from typing import Annotated, Literal
 
 import typer
@@ -43,4 +42,4 @@ def baseline(
     )
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     fitted = make_baseline(folder, resolved, kind)
-    screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted), sys.stdout)
+    screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))

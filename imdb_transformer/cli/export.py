@@ -1,7 +1,6 @@
 """`imdb-tx export`: writes a run as an ONNX file."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -35,4 +34,4 @@ def export(path: Source, output: Output = None, as_json: options.Json = False) -
     num_bytes = file.stat().st_size
     following = command_line("predict", "--run", file, "some review")
     text = f"{file}: {num_bytes / 2**20:.1f} MiB\nnext: {following}"
-    screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text, sys.stdout)
+    screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text)

@@ -1,7 +1,6 @@
 """`imdb-tx runs`: lists runs, and frees space that finished runs no longer need."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,4 +37,4 @@ def runs(folder: Folder = RUNS, prune: Prune = False, as_json: options.Json = Fa
     if num_unread:
         screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
     records = [each.model_dump() for each in listed]
-    screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder), sys.stdout)
+    screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder))

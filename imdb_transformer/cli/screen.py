@@ -36,12 +36,12 @@ OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate",
 _bars: list[Any] = []
 
 
-def show(text: str, stream: TextIO, *, erases_line: bool = False) -> None:
-    """Prints text. On a terminal with colours, the first word of an error, a note or a next step has one.
+def show(text: str, stream: TextIO | None = None, *, erases_line: bool = False) -> None:
+    """Prints text, on stdout by default. With colours, the first word of an error or a next step has one.
 
     `erases_line` replaces the terminal's current line. One write does both: a ^C would come between two.
     """
-    text = terminal.visible(text)
+    text, stream = terminal.visible(text), stream or sys.stdout
     if terminal.has_colours(stream):
         text = "\n".join(map(_coloured, text.split("\n")))
     erases_line &= stream.isatty() and os.environ.get("TERM") != "dumb"

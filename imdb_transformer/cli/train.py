@@ -1,7 +1,6 @@
 """`imdb-tx train`: trains a classifier, and shows the progress."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -128,7 +127,7 @@ def train_one(
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
                 screen.note(summaries.DEMO_NOTE)
-            screen.show(result.model_dump_json() if as_json else summaries.result(result), sys.stdout)
+            screen.show(result.model_dump_json() if as_json else summaries.result(result))
 
 
 def _train_seeds(
