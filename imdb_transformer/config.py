@@ -169,6 +169,10 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     pretrain: PretrainConfig = PretrainConfig()
 
+    def replaced(self, section: str, **values: object) -> Self:
+        """The config with other values in a section. They are not validated."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
         model = self.model

@@ -145,7 +145,7 @@ def each_batch(step: Step, batch_tokens: int, multiple: int) -> contest.Work:
 
 def with_factors(config: Config, factors: dict[str, object]) -> Config:
     """A config with other choices for its model."""
-    return config.model_copy(update={"model": config.model.model_copy(update=factors)})
+    return config.replaced("model", **factors)
 
 
 def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:

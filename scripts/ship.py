@@ -53,8 +53,8 @@ def ship(origin: Path, name: str) -> None:
         sys.exit(f"{origin} is not finished.")
     target = run.SHIPPED / name
     target.mkdir(parents=True, exist_ok=True)
-    train = opened.config.train.model_copy(update={"init_from": ORIGINS[name]})
-    config = opened.config.model_copy(update={"data": DataConfig(), "train": train})
+    config = opened.config.model_copy(update={"data": DataConfig()})
+    config = config.replaced("train", init_from=ORIGINS[name])
     (target / run.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
     for file in (FILE_NAME, YARDSTICK):  # an encoder has no yardstick
         if (opened.folder / file).exists():

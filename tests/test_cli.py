@@ -337,8 +337,7 @@ def test_lines_of_a_pipe_are_predicted_before_it_ends_and_bad_ones_are_skipped(t
 def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     opened = run.open_run(copy)
-    data = opened.config.data.model_copy(update={"text_column": "my review"})
-    (copy / run.CONFIG).write_text(config_file.dump(opened.config.model_copy(update={"data": data})))
+    (copy / run.CONFIG).write_text(config_file.dump(opened.config.replaced("data", text_column="my review")))
     accept_config(copy)
     (tmp_path / "r.csv").write_text("my review,other\na good film,bad\n")
     assert imdb_tx("predict", "--run", copy, "--input", tmp_path / "r.csv").stdout.endswith("\ta good film\n")

@@ -39,8 +39,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
 
 def test_runs_on_other_reviews_are_not_compared(trained: Path, tmp_path: Path) -> None:
     config = run.open_run(trained).config
-    data = config.data.model_copy(update={"held_out_fraction": 0.0})
-    make_baseline(tmp_path / "nb", config.model_copy(update={"data": data}), "nb")
+    make_baseline(tmp_path / "nb", config.replaced("data", held_out_fraction=0.0), "nb")
     refused = imdb_tx("compare", trained, tmp_path / "nb", "--split", "train")
     assert isinstance(refused.exception, DataError)
     assert "different reviews in train" in str(refused.exception)
@@ -64,7 +63,7 @@ def test_runs_on_other_labels_of_the_same_reviews_are_not_compared(tmp_path: Pat
 
 def test_compare_shows_configs_scores_and_pairs(trained: Path, tmp_path: Path) -> None:
     config = run.open_run(trained).config
-    other = config.model_copy(update={"train": config.train.model_copy(update={"lr": 0.5})})
+    other = config.replaced("train", lr=0.5)
     make_baseline(tmp_path / "nb", other, "nb")
     shown = imdb_tx("compare", trained, tmp_path / "nb").stdout
     assert "train.lr" in shown

@@ -395,8 +395,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 def test_a_run_whose_checkpoint_has_another_depth_is_refused(trained: Path) -> None:
     opened = run.open_run(trained)
-    deeper = opened.config.model.model_copy(update={"num_layers": 2})
-    other = opened._replace(config=opened.config.model_copy(update={"model": deeper}))
+    other = opened._replace(config=opened.config.replaced("model", num_layers=2))
     with pytest.raises(RunError, match="the number of blocks is 1, and in the run's config 2"):
         PlainModel(other, other.checkpoint("best"))
 

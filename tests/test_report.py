@@ -136,8 +136,7 @@ def test_eval_shows_no_baselines_of_other_reviews(trained: Path, linear: Path, t
 def test_eval_shows_no_baseline_that_is_damaged_or_learnt_validation(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     config = run.open_run(trained).config
-    data = config.data.model_copy(update={"held_out_fraction": 0.0})
-    make_baseline(tmp_path / "all", config.model_copy(update={"data": data}), "nb")
+    make_baseline(tmp_path / "all", config.replaced("data", held_out_fraction=0.0), "nb")
     make_baseline(tmp_path / "broken", config, "nb")
     (tmp_path / "broken" / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
     assert baselines_beside(copy, "validation") == {}

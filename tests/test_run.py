@@ -299,7 +299,7 @@ def test_a_run_on_the_demo_is_never_the_default_of_predict(
     shutil.copytree(trained, tmp_path / "toy")
     path = tmp_path / "toy" / run.CONFIG
     config = run.open_run(tmp_path / "toy").config
-    demo = config.model_copy(update={"data": config.data.model_copy(update={"source": "demo"})})
+    demo = config.replaced("data", source="demo")
     path.write_text(config_file.dump(demo))
     accept_config(tmp_path / "toy")
     assert default_run(tmp_path) == Path("imdb")

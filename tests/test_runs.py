@@ -134,8 +134,7 @@ def test_the_command_after_pretraining_quotes_columns_that_look_like_numbers(
     encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = run.open_run(encoder)
-    data = opened.config.data.model_copy(update={"text_column": "0", "label_column": "true"})
-    other = opened._replace(config=opened.config.model_copy(update={"data": data}))
+    other = opened._replace(config=opened.config.replaced("data", text_column="0", label_column="true"))
     monkeypatch.setattr(run, "open_run", lambda _: other)
     words = shlex.split(summaries.result(result_of(encoder)).splitlines()[-1])
     assert {'data.text_column="0"', 'data.label_column="true"'} <= {*words}

@@ -92,14 +92,13 @@ def new_learner(config: Config) -> Learner:
 def step_at(rate: float, learner: Learner, batch: Batch, step: int = 0, **options: Any) -> StepResult:
     """A training step at a rate, whatever the schedule."""
     changes = {"lr": rate, "schedule": "constant", "warmup_fraction": 0.0}
-    train = learner.config.train.model_copy(update=changes)
-    config = learner.config.model_copy(update={"train": train})
+    config = learner.config.replaced("train", **changes)
     return train_step(learner._replace(config=config), batch, step, 1000, **options)
 
 
 def a_step(config: Config, *, rate: float | None = None, **changes: float) -> Stepped:
     split = prepared(config).splits["train"]
-    config = config.model_copy(update={"train": config.train.model_copy(update=changes)})
+    config = config.replaced("train", **changes)
     learner = new_learner(config)
     before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
     batch = get_batch(split, make_plan(config, split).batches[0][1], CPU)
@@ -344,7 +343,7 @@ def test_dropout_is_a_function_of_seed_step_and_process_alone(tiny: Tiny) -> Non
     learner = new_learner(config)
 
     def loss(seed: int, step: int, rank: int) -> float:
-        seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+        seeded = config.replaced("train", seed=seed)
         return step_at(0.0, learner._replace(config=seeded), batch, step, world=Share(rank, 3)).loss
 
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 2, 0), (0, 0, 1), (0, 0, 2)]

@@ -198,8 +198,7 @@ def _show_cost(
                     "--dry-run fetches nothing, and these reviews are not stored. Fetch them first, with "
                     "`imdb-tx download`."
                 )
-            data = config.data.model_copy(update={"data_dir": temporary})
-            tried = config.model_copy(update={"data": data})
+            tried = config.replaced("data", data_dir=temporary)
         hardware = choose_hardware(tried, 0)
         prepared = prepare(tried, kind, hardware, teachers=teachers, ask_teachers=False)
         cost = estimate(prepared)

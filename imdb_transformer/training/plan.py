@@ -65,10 +65,10 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
     learns_fast = options.init_from and not config.model.dropout
     max_epochs = MAX_EPOCHS_FROM_ENCODER if learns_fast else MAX_EPOCHS
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch), MIN_EPOCHS), max_epochs)
-    changes = {"batch_tokens": int(tokens), "epochs": epochs}
+    num_evals = options.evals_per_epoch
     if not options.epochs:
-        changes["evals_per_epoch"] = max(1, min(options.evals_per_epoch, MAX_EVALS // epochs))
-    return config.model_copy(update={"train": options.model_copy(update=changes)})
+        num_evals = max(1, min(num_evals, MAX_EVALS // epochs))
+    return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:

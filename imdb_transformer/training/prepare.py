@@ -157,7 +157,6 @@ def _with_stars(config: Config, corpus: Corpus, train: EncodedSplit) -> tuple[Co
     known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
     if (known == stars.UNKNOWN).all():
         warn(NO_STARS)
-        without = config.train.model_copy(update={"star_weight": 0.0})
-        return config.model_copy(update={"train": without}), train
+        return config.replaced("train", star_weight=0.0), train
     unlabelled = len(train.lengths) - len(known)
     return config, train._replace(stars=np.pad(known, (0, unlabelled), constant_values=stars.UNKNOWN))

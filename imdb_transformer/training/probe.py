@@ -54,9 +54,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
         if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
             dropout = max(dropout, SHORT_DROPOUT)
-    train = config.train.model_copy(update={"init_from": chosen})
-    model = config.model.model_copy(update={"dropout": dropout})
-    return config.model_copy(update={"train": train, "model": model})
+    return config.replaced("train", init_from=chosen).replaced("model", dropout=dropout)
 
 
 def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:

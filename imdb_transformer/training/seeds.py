@@ -57,7 +57,7 @@ def seed_trainings(
         raise ConfigError(f"The last of {num_seeds} seeds would be {last:,}; the largest is {MAX_INT:,}.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
-        seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+        seeded = config.replaced("train", seed=seed)
         folder = base.with_name(f"{base.name}-seed-{seed}")
         yield folder, training_steps(
             seeded, folder, "classifier", teachers=teachers, soft_labels=soft_labels,
