@@ -15,6 +15,7 @@ from imdb_transformer.cli import app
 from imdb_transformer.config import Config
 from imdb_transformer.data import demo
 from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.files import sha256_of, write_json
 from tests.tiny import TINY_MODEL
@@ -80,6 +81,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
     result = imdb_tx("train", "--config", path, "--run-dir", folder / "run", "--set", "train.epochs=25")
     assert result.exit_code == 0, result.output
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def predictor(trained: Path) -> Predictor:
+    """The predictor of `trained`."""
+    return Predictor.load(trained)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,4 @@
 import json
-import math
 import random
 import re
 import shutil
@@ -8,67 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
 
 from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperature
-from imdb_transformer.evaluation.scores import evaluation_of, score
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
-from imdb_transformer.report.evaluations import as_text, evaluation_tables, score_rows
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import imdb_tx, write_jsonl
-
-LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
-LABELS = np.random.default_rng(1).integers(0, 2, 50)
-
-
-def test_score_equals_a_naive_loop() -> None:
-    correct, loss = 0, 0.0
-    for (a, b), label in zip(LOGITS.tolist(), LABELS.tolist(), strict=True):
-        probabilities = [math.exp(a) / (math.exp(a) + math.exp(b)), math.exp(b) / (math.exp(a) + math.exp(b))]
-        correct += (b > a) == label
-        loss -= math.log(probabilities[label])
-    result = score(LOGITS, LABELS)
-    assert result.f1 == pytest.approx(f1_score(LABELS, LOGITS.argmax(1), average="macro"))
-    assert (result.accuracy, result.loss) == (correct / 50, pytest.approx(loss / 50))
-
-
-def test_scores_agree_with_each_other() -> None:
-    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    (tn, fp), (fn, tp) = evaluation.confusion
-    assert evaluation.accuracy == (tn + tp) / 50
-    assert evaluation.f1 == pytest.approx(2 * tp / (2 * tp + fp + fn))
-    pairs = [(p, n) for p in LOGITS[LABELS == 1] for n in LOGITS[LABELS == 0]]
-    wins = [(p[1] - p[0] > n[1] - n[0]) for p, n in pairs]
-    assert evaluation.roc_auc == pytest.approx(np.mean(wins))
-
-
-def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:
-    logits = np.log([[0.8, 0.2], [0.3, 0.7]])
-    labels = np.array([0, 0])
-    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
-    assert evaluation.calibrated.brier == pytest.approx((0.2**2 + 0.2**2 + 0.7**2 + 0.7**2) / 2)
-
-
-@pytest.mark.parametrize("num_classes", [2, 3])
-def test_average_precision_follows_its_definition(num_classes: int) -> None:
-    """The precision at each true review of a class, from the most probable on; of more classes the mean."""
-    logits = np.random.default_rng(0).normal(size=(40, num_classes))
-    labels = np.random.default_rng(1).integers(0, num_classes, 40)
-    classes = tuple("abc"[:num_classes])
-    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
-    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    expected = []
-    for i in [1] if num_classes == 2 else range(3):
-        ranked = labels[np.argsort(-probabilities[:, i])] == i
-        precisions = np.cumsum(ranked) / np.arange(1, 41)
-        expected.append(precisions[ranked].mean())
-    assert evaluation.average_precision == pytest.approx(np.mean(expected))
 
 
 @pytest.fixture
@@ -104,41 +53,12 @@ def test_the_clean_slice_omits_reviews_of_train_and_of_validation(guesses: run.R
     assert CLEAN not in evaluate(guesses.folder, "validation").slices
 
 
-def test_the_interval_follows_wilsons_formula() -> None:
-    labels = np.array([0] * 10)
-    logits = np.tile([1.0, 0.0], (10, 1))
-    logits[0] = [0.0, 1.0]  # 9 of 10
-    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("neg", "pos"))
-    z, n, p = 1.959964, 10, 0.9
-    centre, half = (p + z * z / 2 / n), z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
-    low, high = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
-    assert (evaluation.accuracy_low, evaluation.accuracy_high) == (pytest.approx(low), pytest.approx(high))
-    assert evaluation.roc_auc is None  # one class only
-
-
-def test_f1_is_zero_without_true_or_predicted_positives() -> None:
-    logits = np.tile([1.0, 0.0], (10, 1))
-    measured = evaluation_of(
-        logits, np.zeros(10, np.int64), split="test", checkpoint="best", classes=("neg", "pos")
-    )
-    assert measured.f1 == 0.0
-
-
 def test_an_evaluation_names_the_checkpoint_of_each_run(trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     alone = evaluate(trained, "validation")
     together = evaluate([copy, trained / "checkpoints" / "last"], "validation")
     assert re.fullmatch(r"best \(step \d+\)", alone.checkpoint)
     assert re.fullmatch(r"copy/best \(step \d+\) \+ run/last \(step \d+\)", together.checkpoint)
-
-
-def test_three_classes_are_scored() -> None:
-    logits = np.random.default_rng(0).normal(size=(60, 3))
-    labels = np.arange(60) % 3
-    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("a", "b", "c"))
-    assert sum(map(sum, evaluation.confusion)) == 60
-    assert evaluation.roc_auc is not None
-    assert 0 < evaluation.roc_auc < 1
 
 
 def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
@@ -259,25 +179,6 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     assert type(evaluation).model_validate_json(written.read_bytes()) == evaluation
 
 
-def test_the_temperature_is_the_usual_one_if_validation_has_no_error() -> None:
-    """A few easy reviews would ask for a temperature of zero, and make the first error cost all."""
-    logits = np.array([[2.0, 0.0], [0.0, 0.5], [3.0, 1.0]])
-    assert fit_temperature(logits, np.array([0, 1, 0])) == 1.0
-    assert fit_temperature(logits, np.array([0, 1, 0]), usual=2.0) == 2.0
-    assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
-
-
-@pytest.mark.parametrize("usual", [1.0, 6.0])
-def test_few_reviews_leave_the_temperature_near_the_usual_and_many_decide_it(usual: float) -> None:
-    logits, labels = np.array([[8.0, 0.0]] * 10), np.array([0] * 9 + [1])
-    best = 8 / np.log(9)  # 9 of 10 are right
-    few = fit_temperature(logits, labels, usual=usual)
-    many = fit_temperature(np.tile(logits, (100, 1)), np.tile(labels, 100), usual=usual)
-    assert min(usual, best) < few < max(usual, best)
-    assert abs(np.log(few / usual)) > 0.2
-    assert many == pytest.approx(best, rel=0.02)
-
-
 def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(trained, tmp_path / f"a-run-of-a-long-name-{i}")) for i in range(12)]
     evaluation = evaluate(copies, "validation")
@@ -287,48 +188,6 @@ def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_pa
     assert evaluation.checkpoint.count("a-run-of-a-long-name") == 12
     evaluate(copies[:-1], "validation")
     assert len(list((copies[0] / "evaluation").glob("*-with-*.json"))) == 2
-
-
-def test_scores_are_named_and_rounded_for_people() -> None:
-    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    told = dict(score_rows(evaluation))
-    first = ["reviews", "accuracy", "F1 of pos", "ROC AUC", "average precision"]
-    assert list(told) == [*first, "loss", "Brier score", "calibration error"]
-    assert told["reviews"] == str(len(LABELS))
-    assert told["accuracy"].startswith(f"{100 * evaluation.accuracy:.2f}% (95% interval ")
-    assert told["ROC AUC"] == f"{evaluation.roc_auc:.4f}"
-    alone = evaluation_of(
-        LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos")
-    )
-    assert dict(score_rows(alone))["ROC AUC"] == "undefined: a class is absent"
-
-
-def test_each_class_has_precision_recall_f1_and_support() -> None:
-    logits = np.log(np.eye(3)[[0, 0, 1, 2, 2]] * 0.8 + 0.1)
-    labels = np.array([0, 1, 1, 1, 2])
-    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=("1", "3", "10"))
-    per_class = evaluation.per_class.items()
-    figures = {name: (each.precision, each.recall, each.support) for name, each in per_class}
-    assert figures == {"1": (0.5, 1.0, 1), "3": (1.0, pytest.approx(1 / 3), 3), "10": (0.5, 1.0, 1)}
-    assert evaluation.f1 == pytest.approx(np.mean([each.f1 for each in evaluation.per_class.values()]))
-    assert evaluation.mean_absolute_error == pytest.approx((2 + 7) / 5)  # 3 taken for 1, and for 10
-    shown = as_text(evaluation_tables(evaluation, {}))
-    assert "macro F1" in shown
-    assert re.search(r"mean absolute error +1\.8000", shown)
-    assert "class  precision  recall  F1      support" in shown
-
-
-@pytest.mark.parametrize("classes", [("a", "b", "c"), ("1", "2", "nan")])
-def test_only_classes_that_are_numbers_have_a_mean_error(classes: tuple[str, ...]) -> None:
-    evaluation = evaluation_of(np.eye(3), np.arange(3), split="test", checkpoint="best", classes=classes)
-    assert evaluation.mean_absolute_error is None
-    assert "absolute" not in as_text(evaluation_tables(evaluation, {}))
-
-
-def test_f1_of_two_classes_names_its_class() -> None:
-    evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
-    assert "F1 of pos" in as_text(evaluation_tables(evaluation, {}))
-    assert evaluation.f1 == pytest.approx(evaluation.per_class["pos"].f1)
 
 
 def test_scores_are_printed_even_if_they_cannot_be_written(trained: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What pretraining guesses: masked tokens, the next one, the one before, or all of a corrupted review."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -21,10 +19,9 @@ from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import VALIDATION_SHARE, token_score
-from tests.in_process import CPU
+from tests.in_process import CPU, Tiny
 from tests.test_model import a_batch, copy_weights, small
 
-Tiny = Callable[..., Config]
 VARIANTS = [
     {"radius": 0, "positions": "sinusoidal", "norm": "post"},
     {"radius": 0, "positions": "rotary", "norm": "pre"},

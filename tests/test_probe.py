@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,7 @@ from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.prepare import make_classifier, prepare
 from imdb_transformer.training.probe import INVERSE_PENALTY, NUM_FITTED, fit_head
-from tests.in_process import CPU, train
-
-Tiny = Callable[..., Config]
+from tests.in_process import CPU, Tiny, train
 
 
 def answers(model: Classifier, reviews: EncodedSplit) -> NDArray[np.float32]:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from scipy.special import log_softmax
 
 import imdb_transformer
-from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
@@ -23,9 +21,8 @@ from imdb_transformer.store import metrics, run
 from imdb_transformer.training.distillation import soft_labels, with_soft_labels
 from imdb_transformer.training.prepare import prepare
 from tests.conftest import imdb_tx, write_jsonl
-from tests.in_process import CPU, train, weights
+from tests.in_process import CPU, Tiny, train, weights
 
-Tiny = Callable[..., Config]
 ROOT = Path(__file__).parent.parent
 
 

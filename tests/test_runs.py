@@ -4,13 +4,11 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imdb_transformer.cli.options import run_name
-from imdb_transformer.config import Config
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.report import summaries
 from imdb_transformer.store import run
@@ -18,10 +16,8 @@ from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import runs_in, verify
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx, write_jsonl
-from tests.in_process import train
+from tests.in_process import Tiny, train
 from tests.tiny import TINY_MODEL
-
-Tiny = Callable[..., Config]
 
 
 @pytest.fixture

@@ -9,66 +9,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from imdb_transformer import config_file
-from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.config import Config
 from imdb_transformer.distributed import ALONE, World
-from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.training import optimizers as optimizers_module
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.optimizers import (
     BETA1,
-    COEFFICIENTS,
-    Muon,
-    learning_rate,
-    make_optimizers,
     moments,
-    orthogonal,
 )
 from imdb_transformer.training.plan import Batch, get_batch, make_plan
 from imdb_transformer.training.prepare import make_classifier
 from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
 from tests.in_process import CPU, Tiny, prepared
-
-SHARES = {  # of the peak rate, after these shares of the steps that follow the warm-up
-    "linear": {0.0: 1.0, 0.25: 0.75, 0.5: 0.5, 0.9: 0.1, 1.0: 0.0},
-    "cosine": {0.0: 1.0, 1 / 6: 0.9330127, 0.25: 0.8535534, 0.5: 0.5, 2 / 3: 0.25, 1.0: 0.0},
-    "constant": {0.0: 1.0, 0.25: 1.0, 0.5: 1.0, 1.0: 1.0},
-}
-
-
-@pytest.mark.parametrize("schedule", SHARES)
-def test_the_rate_rises_linearly_to_its_peak_and_then_follows_the_schedule(schedule: str) -> None:
-    config = TrainConfig(lr=0.2, schedule=schedule, warmup_fraction=10 / 130)  # type: ignore[arg-type]
-    rates = [learning_rate(config, step, 130) for step in range(131)]
-    assert rates[:10] == pytest.approx([0.02 * (step + 1) for step in range(10)])
-    for done, share in SHARES[schedule].items():
-        assert rates[10 + round(120 * done)] == pytest.approx(0.2 * share, abs=1e-7), done
-
-
-def test_inverse_square_root_is_the_papers_equation() -> None:
-    width, warmup = 512, 4000
-    peak = width**-0.5 * warmup**-0.5
-    config = TrainConfig(lr=peak, schedule="inverse_sqrt", warmup_fraction=warmup / 10**6)
-    for number in (1, 100, 3999, 4000, 4001, 100_000):  # the paper counts steps from 1
-        expected = width**-0.5 * min(number**-0.5, number * warmup**-1.5)
-        assert learning_rate(config, number - 1, 10**6) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_every_parameter_is_in_one_group_of_its_optimizer_and_biases_and_norms_do_not_decay(
-    optimizer: str,
-) -> None:
-    model = Classifier(Config().model, vocab_size=10, num_classes=2)
-    config = TrainConfig(weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    optimizers = make_optimizers(model, config)
-    groups = [group for made in optimizers for group in made.param_groups]
-    for group in groups:
-        for parameter in group["params"]:
-            name = names[parameter]
-            assert group["weight_decay"] == (0.0 if "bias" in name or "norm" in name else 0.1), name
-            muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
-            assert group["lr_scale"] == (0.5 if muons else 1.0), name
-    assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group["params"])
 
 
 class Stepped(NamedTuple):
@@ -177,112 +128,6 @@ def test_a_step_follows_the_clipped_gradient_of_the_mean_loss(tiny: Tiny) -> Non
         torch.testing.assert_close(seen, gradient * 0.01 / norm, rtol=1e-3, atol=1e-7)
         squared = state[f"exp_avg_sq.{name}"] / (1 - config.train.beta2)
         torch.testing.assert_close(squared, (gradient * 0.01 / norm) ** 2, rtol=1e-2, atol=1e-10)
-
-
-def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A parameter of a model before and after each step on given gradients."""
-    sizes = Config().model.model_copy(update={"width": 24, "num_heads": 2})
-    model = Classifier(sizes, vocab_size=10, num_classes=2)
-    optimizers, parameter = make_optimizers(model, config), model.get_parameter(name)
-    values = [parameter.detach().clone()]
-    for gradient in gradients:
-        parameter.grad = gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-        values.append(parameter.detach().clone())
-    return values
-
-
-def test_adamw_is_the_papers_algorithm_with_the_configs_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loshchilov and Hutter 2019, algorithm 2."""
-    monkeypatch.setattr(optimizers_module, "ADAM_EPS", 0.1)  # large enough to be seen
-    config = TrainConfig(lr=0.01, beta2=0.95, weight_decay=0.3)
-    torch.manual_seed(0)
-    gradients = [torch.randn(2, 24) for _ in range(4)]
-    x, *values = optimized(config, "head.weight", gradients)
-    mean, square = torch.zeros_like(x), torch.zeros_like(x)
-    for number, (gradient, value) in enumerate(zip(gradients, values, strict=True), 1):
-        mean, square = BETA1 * mean + (1 - BETA1) * gradient, 0.95 * square + 0.05 * gradient**2
-        x = x - 0.01 * 0.3 * x
-        x = x - 0.01 * (mean / (1 - BETA1**number)) / ((square / (1 - 0.95**number)).sqrt() + 0.1)
-        torch.testing.assert_close(value, x)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_muon_steps_along_its_orthogonalised_momentum(
-    momentum: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nesterov's momentum (Jordan et al. 2024), in the size of AdamW's steps (Liu et al. 2025, 2.2)."""
-    monkeypatch.setattr(optimizers_module, "MUON_MOMENTUM", momentum)
-    config = TrainConfig(lr=0.01, optimizer="muon", weight_decay=0.0)
-    torch.manual_seed(0)
-    name = "encoder.blocks.0.attention.project_out.weight"
-    gradients = [torch.linalg.qr(torch.randn(128, 24)).Q.T for _ in range(3)]  # each orthogonal as it is
-    values = optimized(config, name, gradients)
-    mean = torch.zeros(24, 128)
-    for gradient, before, after in zip(gradients, values, values[1:], strict=False):
-        mean = momentum * mean + (1 - momentum) * gradient
-        left, _, right = torch.linalg.svd(momentum * mean + (1 - momentum) * gradient, full_matrices=False)
-        direction = left @ right
-        step = before - after
-        assert (step * direction).sum() / (step.norm() * direction.norm()) > 0.98
-        # Newton and Schulz's iteration leaves singular values of 0.7 to 1.2.
-        assert 0.65 < step.norm() / (0.01 * 0.2 * 128**0.5 * direction.norm()) < 1.25
-
-
-@pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24)])
-def test_muon_in_bf16_makes_torchs_steps(shape: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    start, gradients = torch.randn(shape), [torch.randn(shape) for _ in range(3)]
-    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    group = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
-    mine = Muon([{"params": [ours], **group}], lr=0.02, momentum=0.9, dtype=torch.bfloat16)
-    mine.state[ours] = {"momentum_buffer": torch.zeros(shape)}
-    referee = torch.optim.Muon([{"params": [torchs], **group}], adjust_lr_fn="match_rms_adamw")
-    for gradient in gradients:
-        ours.grad, torchs.grad = gradient.clone(), gradient.clone()
-        mine.step()
-        referee.step()
-        torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
-
-
-def test_muon_has_the_momentum_that_torchs_has_by_default() -> None:
-    model = Classifier(Config().model, vocab_size=10, num_classes=2)
-    _, muon = make_optimizers(model, TrainConfig(optimizer="muon"))
-    assert muon.defaults["momentum"] == torch.optim.Muon([torch.ones(2, 2)]).defaults["momentum"]
-
-
-@pytest.mark.parametrize(("batch_tokens", "num_iterations"), [(700, 3), (8192, 5)])
-def test_muon_spares_iterations_with_few_tokens_in_a_batch(
-    batch_tokens: int, num_iterations: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optimizers_module, "MUON_MOMENTUM", 0.0)
-    config = TrainConfig(lr=0.01, optimizer="muon", weight_decay=0.0, batch_tokens=batch_tokens)
-    gradient = torch.diag(torch.logspace(-3, 0, 24))
-    name = "encoder.blocks.0.attention.project_out.weight"
-    before, after = optimized(config, name, [F.pad(gradient, (0, 104))])
-    moved = torch.linalg.svdvals(before - after)
-    values = gradient.diag() / gradient.norm()
-    if num_iterations == 3:
-        values = values / (values**4).sum() ** 0.25  # the root of the norm of the matrix times its transpose
-    a, b, c = COEFFICIENTS
-    for _ in range(num_iterations):
-        values = a * values + b * values**3 + c * values**5
-    expected = values.abs().sort(descending=True).values * 0.01 * 0.2 * 128**0.5
-    torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-6)
-
-
-def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:
-    config = tiny("train.optimizer=muon")
-    model = make_classifier(config, vocab_size=400, num_classes=2)
-    for dtype in (torch.float32, torch.bfloat16):
-        _, muon = make_learner(model, config, "classifier", dtype).optimizers
-        assert isinstance(muon, Muon)
-        assert muon.dtype == dtype
-    matrix = torch.randn(24, 96)
-    assert orthogonal(matrix, torch.bfloat16).dtype == torch.bfloat16
-    exact, rough = orthogonal(matrix), orthogonal(matrix, torch.bfloat16).float()
-    assert 0 < (exact - rough).norm() / exact.norm() < 0.02
 
 
 def test_label_smoothing_moves_probability_to_all_classes_evenly() -> None:

@@ -1,0 +1,262 @@
+"""Files of reviews: read in parts, and written with their predictions."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import sources
+from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.rows import iter_lines
+from imdb_transformer.data.tables import Report, open_table
+from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.inference import tables
+from imdb_transformer.inference.predictor import Prediction, Predictor
+from tests.conftest import imdb_tx
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
+    table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
+    path = tmp_path / f"out{suffix}"
+    schema = tables.output_schema(table.schema)
+    predicted = [
+        tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
+        for part in (table[:1], table[1:])
+    ]
+    assert tables.write_tables(predicted, schema, path) == 3
+    out = read_table(path)
+    assert out.column_names == ["id", "text", "predicted_label", "probability"]
+    assert out.column("text").to_pylist() == table.column("text").to_pylist()
+    assert out.column("id").to_pylist() == ["3", "1", "007"]
+    assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_bytes_are_refused_before_the_work_where_the_format_has_only_text(
+    tmp_path: Path, suffix: str
+) -> None:
+    schema = pa.schema({"text": pa.string(), "image": pa.binary()})
+    tables.check_output(tmp_path / "out.parquet", schema)
+    with pytest.raises(ConfigError, match=r"column 'image' holds bytes; write \.parquet"):
+        tables.check_output(tmp_path / f"out{suffix}", schema)
+
+
+def read_table(path: Path) -> pa.Table:
+    schema, blocks = open_table(path, {"text": "--text-column"})
+    return pa.Table.from_batches([batch for batch, _ in blocks], schema)
+
+
+def texts_of(path: Path, column: str = "text", bad_row: Report = refuse) -> list[str]:
+    _, parts = tables.open_reviews(path, column, bad_row=bad_row)
+    return [text for part in parts for text in part.column(column).to_pylist()]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_bad_rows_are_reported_by_number_and_can_be_skipped(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"r{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["one", None, "three"]}), path)
+        bad = ["row 2 has no 'text'"]
+    elif suffix == ".jsonl":
+        path.write_text('{"text": "one"}\n{"text": null}\n{"text":\n[]\n{"text": "three"}\n{"text": 4}\n')
+        bad = [
+            "line 3 is not JSON",
+            "line 4 is not a JSON object",
+            "line 6 does not fit",
+            "line 2 has no 'text'",
+        ]
+    else:
+        tab = "," if suffix == ".csv" else "\t"
+        path.write_text(f'id{tab}text\n1{tab}"one"\n2{tab}two{tab}torn\n\n3{tab}"three\n3"\n4{tab}\n5\n')
+        bad = ["line 3 has another number of fields", "line 8 has", "line 7 has no 'text'"]
+    told: list[str] = []
+    assert [text.split()[0] for text in texts_of(path, bad_row=told.append)] == ["one", "three"]
+    assert len(told) == len(bad)
+    for sentence, start in zip(told, bad, strict=True):
+        assert sentence.startswith(f"{path}: {start}")
+    with pytest.raises(DataError, match=re.escape(bad[0])):
+        texts_of(path)
+
+
+def test_rows_swallowed_by_an_open_quote_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("id,text\n1,one\n2,,two\n3,\n" + '4,four,"open\n' + "5,five\n" * 9)
+    told: list[str] = []
+    assert texts_of(path, bad_row=told.append) == ["one"]
+    assert told == [
+        f"{path}: line 3 has another number of fields than the header (3, not 2)",
+        f"{path}: line 5 opens a quote that is not closed; its quotes go on to line 14",
+        f"{path}: line 4 has no 'text'",
+    ]
+
+
+def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
+    """Dates stay text, and what is missing in the first rows may be text in later ones."""
+    rows: list[dict[str, object]] = [
+        {"text": "one", "day": "2024-05-01", "note": None, "in": {"at": "2024-05-01T10:00:00"}},
+        {"text": "two", "day": "2024-05-02", "note": "late", "in": {"at": None}},
+    ]  # fmt: skip
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    schema, parts = tables.open_reviews(path, "text")
+    assert tables.write_tables(parts, schema, tmp_path / "out.jsonl") == 2
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+
+
+def test_a_column_may_be_empty_in_the_first_block_and_text_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    path = tmp_path / "r.jsonl"
+    notes = [None, None, None, "late"]
+    path.write_text("".join(json.dumps({"text": "x" * 60, "note": note}) + "\n" for note in notes))
+    _, parts = tables.open_reviews(path, "text")
+    assert [note for part in parts for note in part.column("note").to_pylist()] == notes
+
+
+def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": [f"review {i}" for i in range(25_000)]}), path)
+    _, parts = tables.open_reviews(path, "text")
+    sizes = [part.num_rows for part in parts]
+    assert sum(sizes) == 25_000
+    assert max(sizes) <= 2000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".txt"])
+def test_long_rows_are_read_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
+    texts = [f"{i} " * 2_000 for i in range(300)]
+    path = tmp_path / f"r{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n".join(texts))
+    else:
+        pq.write_table(pa.table({"text": texts}), path)
+    _, parts = tables.open_reviews(path, "text")
+    read = [part.column("text").to_pylist() for part in parts]
+    assert [text for part in read for text in part] == texts
+    assert max(sum(map(len, part)) for part in read) < 200_000
+
+
+def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their file does not tell how large they are."""
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_BYTES", 100_000)
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": ["a" * 5_000] * 5_000}), path)
+    assert path.stat().st_size < 50_000
+    _, parts = tables.open_reviews(path, "text")
+    sizes = [part.nbytes for part in parts]
+    assert sum(sizes) > 25_000_000
+    assert max(sizes) < 700_000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".txt"])
+def test_a_text_over_the_size_limit_is_reported_by_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    for module in ("tables", "rows"):
+        monkeypatch.setattr(f"imdb_transformer.data.{module}.MAX_REVIEW_BYTES", 1_000)
+    texts, path = ["a", "b" * 970, "c" * 1_001], tmp_path / f"r{suffix}"
+    where = "row 3" if suffix == ".parquet" else "line 4" if suffix == ".csv" else "line 3"
+    if suffix == ".txt":
+        path.write_text("\n".join(texts))
+    else:
+        schema = pa.schema({"text": pa.string(), "label": pa.string()})
+        table = pa.table({"text": texts, "label": ["x", "y", "x"]}, schema=schema)
+        tables.write_tables([table], schema, path)
+        with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
+            sources.read(DataConfig(source=str(path)))
+    with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
+        texts_of(path)
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imdb_transformer.data.rows.MAX_REVIEW_BYTES", 1_000)
+    monkeypatch.setattr("imdb_transformer.data.rows.READ_BYTES", 100)
+    stream = io.BytesIO(b"a" * 1_000_000)
+    with pytest.raises(DataError, match="standard input: line 1 has more than 1,000 bytes"):
+        list(iter_lines(stream, "utf-8", "standard input"))
+    assert stream.tell() <= 1_100
+
+
+def test_input_may_be_lines_or_a_table(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\nthird \xe2\x98\x83")
+    assert texts_of(tmp_path / "r.txt") == [
+        "first",
+        "",
+        "third ☃",
+    ]
+    (tmp_path / "r.jsonl").write_text(json.dumps({"body": "one"}) + "\n")
+    assert texts_of(tmp_path / "r.jsonl", "body") == ["one"]
+
+
+def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(DataError, match=r"r\.txt: line 2 is not UTF-8"):
+        texts_of(tmp_path / "r.txt")
+    (tmp_path / "r.csv").write_bytes(b"")
+    with pytest.raises(DataError, match="empty"):
+        texts_of(tmp_path / "r.csv")
+    with pytest.raises(DataError, match="no file"):
+        texts_of(tmp_path / "none.csv")
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "r.parquet")
+    with pytest.raises(DataError, match="row 2 has no 'text'"):
+        texts_of(tmp_path / "r.parquet")
+    with pytest.raises(ConfigError, match=r"\.csv"):
+        tables.check_output(tmp_path / "out.xls", pa.schema({}))
+    with pytest.raises(ConfigError, match="no folder"):
+        tables.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
+    with pytest.raises(ConfigError, match="several columns ''"):
+        tables.check_output(
+            tmp_path / "out.csv", pa.schema([("text", pa.string()), *[("", pa.string())] * 2])
+        )
+    with pytest.raises(ConfigError, match="'tags' holds lists"):
+        tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
+
+
+TEXTS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(str.strip), min_size=1, max_size=8
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@given(texts=TEXTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, texts: list[str]) -> None:
+    path = tmp_path / f"o{suffix}"
+    table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
+    out = tables.output_schema(table.schema)
+    predictions = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
+    tables.write_tables([tables.with_predictions(table, predictions, out)], out, path)
+    assert texts_of(path) == texts
+    read = read_table(path)
+    assert read.column("id").to_pylist() == table.column("id").to_pylist()
+    assert [float(p) for p in read.column("probability").to_pylist()] == [p.probability for p in predictions]
+
+
+def test_a_formula_is_text(trained: Path, tmp_path: Path) -> None:
+    formula = '=HYPERLINK("http://example.org","a good film")'
+    quoted = formula.replace('"', '""')
+    (tmp_path / "r.csv").write_text(f'id,text\n=1+1,"{quoted}"\n')
+    answer = imdb_tx("predict", "--run", trained, "--input", tmp_path / "r.csv", "--json")
+    assert json.loads(answer.stdout)["text"] == formula
+
+
+def test_columns_that_the_predictions_replace_are_named(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("text,probability,mine\na good film,1,2\n")
+    output = ("--input", tmp_path / "r.csv", "--output", tmp_path / "o.csv")
+    told = imdb_tx("predict", "--run", trained, *output).stderr
+    assert "replace these columns of the input: probability\n" in told
+    assert (tmp_path / "o.csv").read_text().startswith('"text","mine","predicted_label","probability"')
