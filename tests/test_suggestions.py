@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 import openpyxl
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
@@ -106,6 +108,18 @@ def test_a_table_without_column_names_is_reported(tmp_path: Path) -> None:
     assert shown == " The first line seems to be a review: it must name the columns."
     write_csv(path, [["a film of two hours that felt like three"], ["good"], ["bad"]])
     assert suggested_options(path, "utf-8", "text") == shown
+
+
+def test_columns_named_by_questions_are_no_row(tmp_path: Path) -> None:
+    names = ("How would you rate our service overall?", "What did you like most about it this year?")
+    rows = [(str(i % 5), f"The staff were friendly and helpful, all {i} of them") for i in range(60)]
+    advice = f" Perhaps: --text-column '{names[1]}' --label-column '{names[0]}'"
+    assert (
+        suggested_options(write_csv(tmp_path / "r.csv", [names, *rows]), "utf-8", "text", "label") == advice
+    )
+    table = pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    parquet.write_table(table, tmp_path / "r.parquet")
+    assert suggested_options(tmp_path / "r.parquet", "utf-8", "text", "label") == advice
 
 
 def test_a_file_whose_format_differs_from_its_name_is_reported(tmp_path: Path) -> None:

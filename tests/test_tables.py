@@ -3,7 +3,9 @@
 import gzip
 import json
 import os
+import re
 import threading
+import zipfile
 from pathlib import Path
 
 import openpyxl
@@ -96,12 +98,34 @@ def test_the_first_sheet_of_a_workbook_is_read_as_text(tmp_path: Path) -> None:
         rows_of(tmp_path / "r.xlsx")
 
 
+def test_rows_beyond_the_size_that_a_workbook_states_are_read(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    for row in (("text", "stars"), ("good", 5), ("bad", 1)):
+        book.active.append(row)
+    book.save(tmp_path / "whole.xlsx")
+    for size in (b"A1", b"A1:B2"):
+        with (
+            zipfile.ZipFile(tmp_path / "whole.xlsx") as whole,
+            zipfile.ZipFile(tmp_path / "r.xlsx", "w") as other,
+        ):
+            for name in whole.namelist():
+                content = whole.read(name)
+                other.writestr(
+                    name, re.sub(rb'<dimension ref="[^"]*"', b'<dimension ref="%s"' % size, content)
+                )
+        assert rows_of(tmp_path / "r.xlsx") == [
+            {"text": "good", "stars": "5"},
+            {"text": "bad", "stars": "1"},
+        ]
+
+
 @pytest.mark.parametrize("numbers", [(1, 2**70, 3), (2**70, 1, 3)])
 def test_a_row_with_a_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, numbers: tuple[int, ...]) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("".join(f'{{"text": "t", "n": {number}}}\n' for number in numbers))
     line = numbers.index(2**70) + 1
-    with pytest.raises(DataError, match=f"line {line} does not fit the rows before it"):
+    with pytest.raises(DataError, match=f"line {line} does not fit the table's columns"):
         rows_of(path)
     reported: list[str] = []
     _, blocks = open_table(path, {"text": "--text"}, bad_row=Skip(reported.append))
@@ -245,7 +269,15 @@ def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
     _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
     assert [n for batch, _ in blocks for n in batch.column("n").to_pylist()] == [1, 2, 3]
     assert len(told) == 1
-    assert "line 3 does not fit the rows before it (column '" in told[0]
+    assert "line 3 does not fit the table's columns (column '" in told[0]
+
+
+def test_true_does_not_become_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 1)
+    for first in ("1", "1.5"):
+        (tmp_path / "r.jsonl").write_text(f'{{"text": "a", "n": {first}}}\n{{"text": "b", "n": true}}\n')
+        with pytest.raises(DataError, match="line 2 does not fit the table's columns"):
+            rows_of(tmp_path / "r.jsonl")
 
 
 def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> None:

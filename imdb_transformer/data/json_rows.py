@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
 
 MAX_NESTING = 100
+TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
@@ -71,10 +72,13 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
 def check_kept(records: Sequence[dict[str, Any]], schema: pa.Schema, columns: Iterable[str]) -> None:
     """Raises ValueError, or an error of pyarrow, if one of these columns would change a value.
 
-    pyarrow itself cuts 1.9 to 1 in a column of integers, and drops new fields of an object.
+    pyarrow itself cuts 1.9 to 1 in a column of integers, makes true 1.0 in one of other numbers, and drops
+    new fields of an object.
     """
     for name in columns:
         kind = schema.field(name).type
+        if not pa.types.is_boolean(kind) and any(isinstance(cells.get(name), bool) for cells in records):
+            raise ValueError(f"column {name!r} cannot hold its value")
         if pa.types.is_integer(kind) or pa.types.is_nested(kind):
             values = pa.array([cells.get(name) for cells in records])
             try:
@@ -103,18 +107,18 @@ def _adds_fields(new: pa.DataType, kind: pa.DataType) -> bool:
 def _type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of the first: rows of another type are reported on conversion."""
     try:
-        return _without_nulls(pa.array(values).type)
+        return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
     except (pa.ArrowException, UnicodeError, OverflowError):  # a lone surrogate; over 64 bits
         first = next(value for value in values if value is not None)
         if type(first) is int:
             return pa.int64()
-        return pa.string() if isinstance(first, str) else _without_nulls(pa.array([first]).type)
+        return pa.string() if isinstance(first, str) else with_leaves(pa.array([first]).type, TEXT_FOR_NULL)
 
 
-def _without_nulls(kind: pa.DataType) -> pa.DataType:
-    """The type with text in place of nulls: later rows may have a text there."""
+def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
+    """The type with other types in place of some, also inside objects and lists."""
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+        return pa.struct([field.with_type(with_leaves(field.type, replaced)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_without_nulls(kind.value_type))
-    return pa.string() if pa.types.is_null(kind) else kind
+        return pa.list_(with_leaves(kind.value_type, replaced))
+    return replaced.get(kind, kind)

@@ -182,6 +182,7 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
         warnings.simplefilter("ignore")  # about styles and rules that openpyxl does not know
         try:
             sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
+            sheet.reset_dimensions()  # some programs write a size that leaves rows out
             cells = [[_as_text(value) for value in row] for row in sheet.iter_rows(values_only=True)]
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None

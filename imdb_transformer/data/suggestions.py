@@ -39,8 +39,7 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     missing = [option for option, column in wanted.items() if column not in rows.schema.names]
     if not missing:
         return ""
-    columns = list(zip(rows.schema.names, rows.columns, strict=True))
-    if any(len(name.split()) > MAX_NAME_WORDS or name in column.to_pylist() for name, column in columns):
+    if suffix_of(path) in (*DELIMITED, ".xlsx") and _is_row(rows.schema.names, rows):
         return " The first line seems to be a review: it must name the columns."
     text = text_column if text_column in rows.schema.names else _text_like(rows)
     labels = _label_like(rows, text)
@@ -71,6 +70,12 @@ def _is_windows_text(path: Path, encoding: str) -> bool:
         except (UnicodeError, LookupError):
             fits[name] = False
     return fits[WINDOWS] and not fits[encoding]
+
+
+def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
+    """Whether the names of columns are rather a row: one is repeated below it, or is alone and long."""
+    is_text = len(names) == 1 and len(names[0].split()) > MAX_NAME_WORDS
+    return is_text or any(name in rows.column(i).to_pylist() for i, name in enumerate(names))
 
 
 def _text_like(rows: pa.RecordBatch) -> str | None:

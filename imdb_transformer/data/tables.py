@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import rows
-from imdb_transformer.data.json_rows import check_kept, read_json, schema_of
+from imdb_transformer.data.json_rows import check_kept, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, refuse
 from imdb_transformer.errors import DataError
 
@@ -28,8 +28,8 @@ BLOCK_ROWS = 2000
 BLOCK_BYTES = 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
 NUM_REPORTED = 10
-UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""raised for rows that do not fit a schema"""
+WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)  # raised for rows that do not fit a schema
 
 Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
 Report = Callable[[str], None]  # called with a sentence about each bad row
@@ -173,7 +173,7 @@ def _fits(row: rows.Row, schema: pa.Schema, exact: list[str], report: rows.BadRo
     try:
         _as_block([row], schema, exact)
     except UNFIT as error:
-        report(row[0], f"does not fit the rows before it ({error})")
+        report(row[0], f"does not fit the table's columns ({error})")
         return False
     return True
 
@@ -185,9 +185,8 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     if path.is_fifo():  # pyarrow would open it a second time, and wait for another writer
         raise ValueError("it is a pipe, and this format needs a file")
     file = parquet.ParquetFile(path, buffer_size=1 << 20)  # unbuffered, it reads a whole column chunk
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
-    fields = [field.with_type(plain.get(field.type, field.type)) for field in file.schema_arrow]
-    schema = pa.schema(fields, file.schema_arrow.metadata)
+    stored = file.schema_arrow
+    schema = pa.schema([f.with_type(with_leaves(f.type, WITHOUT_VIEWS)) for f in stored], stored.metadata)
     yield schema
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
@@ -236,6 +235,8 @@ def with_text(
 
     for batch, numbers in blocks:
         texts = batch.column(column)
+        if pa.types.is_dictionary(texts.type):  # pandas writes a categorical column so
+            texts = texts.dictionary_decode()
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             raise DataError(f"{origin}: column {column!r} holds {texts.type!s:.60}, not text.")
         has_text = (
