@@ -121,25 +121,27 @@ def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, reques
     has_colours = terminal.has_colours(sys.stdout)
     sections = []
     with screen.until_reader_leaves():
-        for prediction in predictor(texts, chunk=1):
-            text = prediction.text
-            why = explain(predictor, text, method=view.method) if view.method else None
-            heads = all_heads(predictor, text) if view.attention else []
-            weights = choose_head(heads, view.layer, view.head) if heads else None
-            if request.as_json:
-                views = {"explanation": why, "attention": weights}
-                records = {name: each.record() for name, each in views.items() if each is not None}
-                print(json.dumps(prediction.record() | records))
-            else:
-                print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
-                if why is not None and has_colours:
-                    print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
-            if view.html is not None:
-                sections.append(reviews.as_html(prediction, why, weights, heads))
-    if view.html is not None:
-        explained, attended = view.method is not None, view.attention
-        reviews.write_reviews(view.html, sections, explained=explained, attended=attended)
-        screen.note(f"written to {view.html}")
+        try:
+            for prediction in predictor(texts, chunk=1):
+                text = prediction.text
+                why = explain(predictor, text, method=view.method) if view.method else None
+                heads = all_heads(predictor, text) if view.attention else []
+                weights = choose_head(heads, view.layer, view.head) if heads else None
+                if view.html is not None:
+                    sections.append(reviews.as_html(prediction, why, weights, heads))
+                if request.as_json:
+                    views = {"explanation": why, "attention": weights}
+                    records = {name: each.record() for name, each in views.items() if each is not None}
+                    print(json.dumps(prediction.record() | records))
+                else:
+                    print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
+                    if why is not None and has_colours:
+                        print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
+        finally:  # also if the reader leaves
+            if view.html is not None and sections:
+                explained, attended = view.method is not None, view.attention
+                reviews.write_reviews(view.html, sections, explained=explained, attended=attended)
+                screen.note(f"written to {view.html}")
 
 
 @contextmanager
@@ -198,7 +200,7 @@ def write_rows(
     request: Request, source: Path, reading: InputFormat, output: Path, *, resume: bool, force: bool
 ) -> None:
     """Writes the rows with their predictions."""
-    from imdb_transformer.inference import tables
+    from imdb_transformer.inference import restart, tables
 
     with _opened(source, reading) as (schema, parts):
         tables.check_output(output, schema, source, force=force)
@@ -206,8 +208,8 @@ def write_rows(
         classes = predictor.classes if request.each_class else ()
         if replaced := [name for name in schema.names if name in tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
-        call = tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
-        written = tables.write_predictions(
+        call = restart.describe_call(predictor, request.paths, source, reading._asdict(), classes)
+        written = restart.write_predictions(
             predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
         )
         num_rows = 0
@@ -219,7 +221,7 @@ def write_rows(
                         bar.initial = num_rows
             except Interrupted as stopped:
                 if not source.is_file():  # a pipe cannot be read again
-                    shutil.rmtree(tables.parts_folder(output))
+                    shutil.rmtree(restart.parts_folder(output))
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None

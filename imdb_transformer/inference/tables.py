@@ -1,21 +1,18 @@
-"""Writes the predictions of a file of reviews to another file, in bounded memory. Can be resumed."""
+"""Tables of reviews with their predictions: read in parts, and written in several formats."""
 
 import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pyarrow import csv, feather, parquet
+from pyarrow import csv, parquet
 
-from imdb_transformer import __version__
 from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import (
-    BLOCK_BYTES,
-    BLOCK_ROWS,
     ENDINGS,
     Report,
     is_table,
@@ -24,11 +21,9 @@ from imdb_transformer.data.tables import (
     with_text,
 )
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
-from imdb_transformer.store.files import whole_file, why_unwritable, write_whole
-from imdb_transformer.store.locks import locked
+from imdb_transformer.inference.predictor import Prediction
+from imdb_transformer.store.files import whole_file, why_unwritable
 
-CALL = "call.json"
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
@@ -65,12 +60,7 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
     """
     suffix, problem = path.suffix.lower(), ""
     twice = [name for name in schema.names if schema.names.count(name) > 1]
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    binary = [
-        field.name
-        for field in schema
-        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
-    ]
+    unfit = [field for field in schema if not _can_hold(suffix, field.type)]
     if suffix not in WRITTEN:
         problem = f"its name must end in one of {', '.join(WRITTEN)}"
     elif unwritable := why_unwritable(path):
@@ -79,17 +69,34 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
         problem = "it is the input; --force replaces it"
     elif twice:
         problem = f"the input has several columns {twice[0]!r}; name them differently"
-    elif nested and suffix in (".csv", ".tsv"):
-        problem = f"column {nested[0]!r} holds lists or objects; write .jsonl or .parquet"
-    elif binary and suffix != ".parquet":
-        problem = f"column {binary[0]!r} holds bytes; write .parquet"
-    elif suffix == ".parquet":
-        try:
-            parquet.write_table(schema.empty_table(), pa.BufferOutputStream())
-        except pa.ArrowException as error:
-            problem = f"Parquet cannot hold it ({error}); write .jsonl"
+    elif unfit:
+        fit = [each for each in (".jsonl", ".parquet") if all(_can_hold(each, f.type) for f in schema)]
+        advice = f"write {' or '.join(fit)}" if fit else "leave the column out"
+        problem = f"it cannot hold column {unfit[0].name!r} ({unfit[0].type!s:.60}); {advice}"
     if problem:
         raise ConfigError(f"--output {path}: {problem}.")
+
+
+def _can_hold(suffix: str, kind: pa.DataType) -> bool:
+    """Whether a format has values of this type. Only Parquet has bytes."""
+    if suffix != ".parquet" and _has_bytes(kind):
+        return False
+    if suffix == ".jsonl":
+        return True
+    write = parquet.write_table if suffix == ".parquet" else csv.write_csv
+    try:
+        write(pa.schema([("", kind)]).empty_table(), pa.BufferOutputStream())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    if kinds.is_dictionary(kind):
+        return _has_bytes(kind.value_type)
+    is_bytes = kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind)
+    return is_bytes or any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
@@ -137,7 +144,7 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
     elif suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
             yield lambda table: file.writelines(
-                json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in table.to_pylist()
+                json.dumps(_finite(row), ensure_ascii=False, default=str) + "\n" for row in table.to_pylist()
             )
     else:
         options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
@@ -145,97 +152,10 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
             yield writer.write_table
 
 
-def describe_call(
-    predictor: Predictor, paths: Sequence[Path], input_file: Path, reading: Mapping[str, str],
-    classes: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Everything that the predictions of a file depend on; `reading` has the options of its format."""
-    status = input_file.stat() if input_file.is_file() else None
-    return {
-        "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
-        "rows and bytes a part": [BLOCK_ROWS, BLOCK_BYTES],
-        # With --bad-rows fail, the parts so far have no bad row, and are the same as with skip.
-        **{
-            f"--{key.replace('_', '-')}": value
-            for key, value in reading.items()
-            if (key, value) != ("bad_rows", "fail")
-        },
-        "run": [identity_of(path) for path in paths],
-        "precision": [model.precision for model in predictor.models],
-        "--threshold": predictor.threshold,
-        "--probabilities": list(classes),
-        "version of imdb-tx": __version__,
-    }
-
-
-def write_predictions(
-    predictor: Predictor, parts: Iterable[pa.Table], schema: pa.Schema, column: str, output: Path,
-    call: dict[str, Any], *, resume: bool, classes: Sequence[str] = (),
-) -> Iterator[tuple[bool, int]]:  # fmt: skip
-    """Writes the tables of a file with their predictions to `output`.
-
-    The predictions of each part are saved as an Arrow file in a folder beside the output. When all parts are
-    done, the output is written from them and the folder is removed. With `resume`, parts that an earlier call
-    saved are not predicted again.
-
-    After each part, yields whether it was predicted now, and the number of rows so far. Raises ConfigError if
-    the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
-    is damaged.
-    """
-    out, num_rows, paths = output_schema(schema, classes), 0, []
-    with claimed(output, call, resume=resume) as folder:
-        for i, part in enumerate(parts):
-            paths.append(folder / f"{i:06}.arrow")
-            if is_new := not paths[-1].exists():
-                predictions = list(predictor(part.column(column).to_pylist()))
-                with whole_file(paths[-1]) as temporary:
-                    table = with_predictions(part, predictions, out, classes)
-                    feather.write_feather(table, temporary, compression="zstd")
-            num_rows += part.num_rows
-            yield is_new, num_rows
-        write_tables((_saved_table(path, out) for path in paths), out, output)
-        shutil.rmtree(folder)
-
-
-@contextmanager
-def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Path]:
-    """Locks and yields the folder of an output's parts. Without `resume` it deletes them first.
-
-    Raises ConfigError, RunError and DataError, see `write_predictions`.
-    """
-    folder = parts_folder(output)
-    folder.mkdir(exist_ok=True)
-    with locked(folder):
-        if resume and (folder / CALL).exists():
-            _check_same(call, output)
-        else:
-            for path in folder.iterdir():
-                path.unlink()
-            write_whole(folder / CALL, json.dumps(call, indent=1).encode())
-        yield folder
-
-
-def parts_folder(output: Path) -> Path:
-    """The folder with the parts of an unfinished output."""
-    return output.with_name(f".{output.name}.parts")
-
-
-def _check_same(call: dict[str, Any], output: Path) -> None:
-    folder = parts_folder(output)
-    try:
-        earlier = dict(json.loads((folder / CALL).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
-    for key, value in earlier.items():
-        if call.get(key) != value:
-            raise ConfigError(
-                f"{output} was started with other settings ({key}: {value}, now {call.get(key)}); "
-                "leave out --resume to start over."
-            )
-
-
-def _saved_table(path: Path, schema: pa.Schema) -> pa.Table:
-    try:
-        return feather.read_table(path, memory_map=False).cast(schema)
-    except pa.ArrowException:
-        raise DataError(f"{path} is damaged; leave out --resume to start over.") from None
+def _finite(value: Any) -> Any:
+    """The value with null in place of NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
