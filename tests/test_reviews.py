@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from imdb_transformer.inference.explanation import Attention, Explanation, WordShare, words_of
 from imdb_transformer.inference.predictor import Prediction
@@ -35,6 +36,17 @@ def test_words_on_a_page_keep_the_line_breaks_between_them() -> None:
     assert re.sub(r"<[^>]*>", "", marked) == "good \nfun"
     assert marked.index('class="for"') < marked.index('class="against"')
     assert 'title="-1.000">fun<' in marked
+
+
+def test_a_long_review_is_marked_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest share takes a look at all words."""
+    calls = []
+    monkeypatch.setattr(Explanation, "largest", property(lambda _: calls.append(1) or 1.0))
+    text = "good fun " * 50
+    why = explanation(text, [0.5] * 100)
+    assert reviews.marked_words(why, text).count("<mark") == 100
+    assert len(reviews.coloured(why).split()) == 100
+    assert len(calls) == 2
 
 
 def test_a_label_with_a_line_break_stays_on_its_line() -> None:

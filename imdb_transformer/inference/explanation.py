@@ -37,7 +37,8 @@ from imdb_transformer.model.encoder import Encoder
 
 Method = Literal["pooling", "gradients"]
 BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)
-NUM_STEPS, STEPS_AT_ONCE, POWER = 128, 16, 6  # of the integral
+NUM_STEPS, POWER = 128, 6  # of the integral
+TOKENS_AT_ONCE = 4096  # of steps that are computed together
 
 
 class WordShare(NamedTuple):
@@ -118,7 +119,8 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
     embedded = embedding.look_up(ids).detach()
     total = torch.zeros_like(embedded)
     positions, sizes = (part.to(ids.device)[:, None, None] for part in _steps())
-    for position, size in zip(positions.split(STEPS_AT_ONCE), sizes.split(STEPS_AT_ONCE), strict=True):
+    num_at_once = max(1, TOKENS_AT_ONCE // ids.shape[1])
+    for position, size in zip(positions.split(num_at_once), sizes.split(num_at_once), strict=True):
         scaled = (position * embedded).requires_grad_()  # (S, L, D)
         hook = embedding.vectors.register_forward_hook(lambda *_, scaled=scaled: scaled)
         try:

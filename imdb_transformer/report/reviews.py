@@ -77,14 +77,15 @@ def write_reviews(path: Path, sections: Sequence[str], *, explained: bool, atten
 
 def coloured(explanation: "Explanation") -> str:
     """The whole text for a terminal: deciding words in colour, control characters spelt out."""
-    return "  " + " ".join(_coloured(word, explanation.largest) for word in explanation.words)
+    largest = explanation.largest
+    return "  " + " ".join(_coloured(word, largest) for word in explanation.words)
 
 
 def marked_words(explanation: "Explanation", text: str) -> str:
     """The whole text as HTML. Words for and against `toward` have two colours; tooltips show the shares."""
-    marked, end = [], 0
+    marked, end, largest = [], 0, explanation.largest
     for word in explanation.words:
-        strength = abs(word.share) / explanation.largest
+        strength = abs(word.share) / largest
         side, style = "for" if word.share > 0 else "against", ""
         if strength >= FAINTEST:
             style = f' class="{side}" style="--a: {0.7 * strength:.2f}"'
