@@ -142,6 +142,14 @@ def test_predict_runs_an_exported_file_without_torch(exported: Path) -> None:
     assert done.stdout.startswith((b"pos\t", b"neg\t"))
 
 
+def test_an_exported_file_and_a_few_texts_do_not_ignore_the_device(exported: Path, trained: Path) -> None:
+    assert Predictor.load(exported, device="cpu")("a good film").label in ("neg", "pos")
+    with pytest.raises(ConfigError, match="is an exported file, which predicts on the CPU"):
+        Predictor.load(exported, device="cuda")
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        Predictor.load(trained, device="cuda", few=True)
+
+
 @pytest.fixture
 def changed(exported: Path, tmp_path: Path) -> Callable[[dict[str, str]], Path]:
     """Gives a copy of the exported file with other metadata."""

@@ -136,6 +136,11 @@ def test_no_second_space_follows_a_prompt_that_ends_with_one(causal: Path) -> No
     assert not any(text.startswith("The film  ") for text in texts)
 
 
+def test_a_temperature_without_bound_is_refused_before_anything_is_printed(causal: Path) -> None:
+    ended = imdb_tx("generate", causal, "--temperature", "inf")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
 def test_an_invalid_temperature_is_refused(causal: Path, temperature: float) -> None:
     with pytest.raises(ConfigError, match="0 or more"):

@@ -62,6 +62,7 @@ def test_version_names_the_package_and_torch() -> None:
         (["--width=64"], "Use --set model.width=64"),
         (["--batch_token", "64"], "Use --set train.batch_tokens=64"),
         (["--epochs", "--dry-run"], "Use --set train.epochs=VALUE"),
+        (["--layers", "3"], "Use --set model.num_layers=3"),
         (["--resum", "x"], "--resume"),
     ],
 )
@@ -69,7 +70,8 @@ def test_an_option_that_is_a_key_is_answered_with_set(arguments: list[str], said
     ended = imdb_tx("train", *arguments)
     assert ended.exit_code == 2
     assert said in ended.stderr
-    assert "--set" not in imdb_tx("train", "--colour").stderr
+    for unknown in ("--colour", "--force"):
+        assert "--set" not in imdb_tx("train", unknown).stderr
 
 
 def test_a_wrong_choice_is_answered_with_the_right_ones() -> None:

@@ -1,6 +1,7 @@
 """`imdb-tx predict` as a whole: its files, notes and refusals."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
         ["predict"],
         ["predict", "a", "--input", "b.csv"],
         ["predict", "a", "--output", "b.csv"],
+        ["predict", "a", "-"],
         ["predict", "a", "--text-column", "body"],
         ["predict", "a", "--encoding", "cp1252"],
         ["predict", "--input", "b.csv", "--force"],
@@ -140,6 +142,16 @@ def test_predict_ends_quietly_when_its_reader_leaves(trained: Path) -> None:
     assert ended.stdout.count(b"\n") == 1
     assert b"Traceback" not in ended.stderr
     assert ended.returncode == 0
+
+
+def test_a_page_is_written_though_the_reader_of_stdout_leaves(trained: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    command = f"{sys.executable} -m imdb_transformer predict --run {trained} --explain --html {page} - | true"
+    ended = subprocess.run(
+        ["bash", "-c", command], input=b"a good film\n" * 300, capture_output=True, check=False
+    )
+    assert f"written to {page}".encode() in ended.stderr
+    assert "a good film" in re.sub(r"<[^>]*>", "", page.read_text())
 
 
 @pytest.mark.parametrize(("target", "code"), [(">/dev/full", 6), ("| true", 0)])

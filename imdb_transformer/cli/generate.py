@@ -19,9 +19,8 @@ Source = Annotated[
 ]
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
 NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
-Temperature = Annotated[
-    float, typer.Option(min=0, metavar="T", help="Below 1: prefer likely words. 0: take the likeliest.")
-]
+TEMPERATURE_HELP = "Below 1: prefer likely words. 0: take the likeliest."
+Temperature = Annotated[float, typer.Option(min=0, max=1e6, metavar="T", help=TEMPERATURE_HELP)]
 TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")]
 SEED_HELP = "A different seed gives a different text."
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help=SEED_HELP)]

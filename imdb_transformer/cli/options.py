@@ -55,8 +55,8 @@ class Command(TyperCommand):
             option = getattr(error, "option_name", "")
             takes_keys = any(param.name == "overrides" for param in self.params)
             if option.startswith("--") and takes_keys:
-                cutoff = 1.0 if getattr(error, "possibilities", None) else 0.7  # 1: only the key's exact name
-                if hint := _key_hint(option, original, cutoff=cutoff):
+                is_exact = bool(getattr(error, "possibilities", None))  # another option is similar
+                if hint := _key_hint(option, original, is_exact=is_exact):
                     error.message, error.possibilities = f"{error.message}. {hint}", None  # type: ignore[attr-defined]
             raise
 
@@ -94,11 +94,13 @@ def _write_sections(rows: Rows, formatter: Any) -> None:
             formatter.write_dl(section)
 
 
-def _key_hint(option: str, args: list[str], *, cutoff: float) -> str:
+def _key_hint(option: str, args: list[str], *, is_exact: bool) -> str:
     """Advice about an option that is named like a key of the config; empty for any other option."""
-    name = option.removeprefix("--").replace("-", "_")
+    name = option.removeprefix("--").replace("-", "_").rpartition(".")[-1]
     keys = {key.partition(".")[2].rstrip("="): key for key in config_keys()}
-    near = difflib.get_close_matches(name.rpartition(".")[-1], keys, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(name, keys, n=1, cutoff=1.0 if is_exact else 0.8)
+    if not (near or is_exact):
+        near = [key for key in keys if key.endswith(f"_{name}")]  # --layers means num_layers
     if not near:
         return ""
     joined = [arg.partition("=")[2] for arg in args if arg.startswith(f"{option}=")]

@@ -76,6 +76,8 @@ def predict(
     texts = texts or []
     if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
         texts = ["-"]
+    if "-" in texts and len(texts) > 1:
+        raise ConfigError("- reads standard input, and takes no other text beside it.")
     is_stdin = texts == ["-"] or input_file == Path("-")
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')

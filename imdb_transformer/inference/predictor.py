@@ -197,13 +197,20 @@ class PlainModel:
 
 
 def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:
-    """The model of a run (its best checkpoint), a checkpoint or an exported file. Raises RunError."""
+    """The model of a run (its best checkpoint), a checkpoint or an exported file.
+
+    Raises RunError and ConfigError.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"{device!r} is not a device: choose auto, cpu or cuda.")
     if _is_exported(path):
+        if device == "cuda":
+            raise ConfigError(f"{path} is an exported file, which predicts on the CPU.")
         return ExportedModel(path)
     opened, folder = run.locate(path)
     if opened.info.kind == "linear":
         return LinearModel.load(opened, folder)
-    if few:
+    if few and device != "cuda":
         return PlainModel(opened, folder)
     from imdb_transformer.inference.transformer import TransformerModel  # imports torch
 
