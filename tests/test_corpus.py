@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, holdout
+from imdb_transformer.data.corpus_folder import corpus_folder
 from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.errors import DataError, DataWarning
 from imdb_transformer.store import run
@@ -175,8 +177,32 @@ def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
 def test_a_class_too_rare_to_hold_some_out_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rare.jsonl"
     write_jsonl(path, [f"t{i}" for i in range(102)], ["a"] * 100 + ["b"] * 2)
-    with pytest.raises(DataError, match="1 of 2 classes, such as 'b', have too few different texts"):
+    with pytest.raises(DataError, match=r"1 of 2 classes \('b'\) have too few different texts"):
         corpus.ensure(config(path, tmp_path))
+
+
+def test_a_run_keeps_its_reviews_when_its_file_changes_and_is_imported_again(tmp_path: Path) -> None:
+    path = tmp_path / "pile.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    first = corpus.ensure(config(path, tmp_path))
+    write_jsonl(path, [f"t{i}" for i in range(102)], ["a", "b"] * 51)
+    second = corpus.ensure(config(path, tmp_path))
+    assert second.is_new
+    again = corpus.ensure(config(path, tmp_path), known=first.content_hash)
+    assert again.content_hash == first.content_hash
+    assert corpus.read_split(again, "train") != corpus.read_split(second, "train")
+    assert corpus.learnt_texts(config(path, tmp_path), first.content_hash)
+    assert corpus.ensure(config(path, tmp_path)).content_hash == second.content_hash
+    os.utime(path, (0, 0))  # imported once more, with the same reviews
+    assert corpus.ensure(config(path, tmp_path)).is_new
+    assert len(list((tmp_path / "data").glob("pile-*"))) == 2
+
+
+def test_held_out_reviews_that_are_in_train_too_give_a_warning(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    write_jsonl(tmp_path / "validation.jsonl", [f"t{i}" for i in range(98, 118)], ["a", "b"] * 10)
+    with pytest.warns(DataWarning, match="2 of 20 texts of validation are in train, too"):
+        corpus.ensure(config(tmp_path, tmp_path))
 
 
 def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:
@@ -302,7 +328,7 @@ def test_relative_and_absolute_paths_use_the_same_stored_corpus(
 
 def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:
     default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
-    assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)
+    assert corpus_folder(default) != corpus_folder(wider)
 
 
 def test_reviews_without_words_are_counted_in_a_warning(tmp_path: Path) -> None:

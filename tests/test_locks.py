@@ -11,6 +11,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig, TokenizerConfig
 from imdb_transformer.data import corpus, encoded
+from imdb_transformer.data.corpus_folder import former_folder
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
@@ -55,7 +56,8 @@ def test_two_processes_import_a_corpus_once(tmp_path: Path, monkeypatch: pytest.
     assert first == second._replace(is_new=True) != former
     assert not second.is_new
     assert slow.num_calls == 1
-    assert [path.name for path in (tmp_path / "data").iterdir()] == [first.folder.name]
+    kept = former_folder(former.folder, former.content_hash)
+    assert {*(tmp_path / "data").iterdir()} == {first.folder, kept}
 
 
 def test_a_second_process_does_not_disturb_an_import_between_its_renames(
@@ -65,14 +67,15 @@ def test_a_second_process_does_not_disturb_an_import_between_its_renames(
     path = tmp_path / "reviews.jsonl"
     config = DataConfig(source=str(path), data_dir=str(tmp_path / "data"))
     write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
-    corpus.ensure(config)
+    former = corpus.ensure(config)
+    kept = former_folder(former.folder, former.content_hash)
     write_jsonl(path, [f"t{i}" for i in range(60)], ["a", "b"] * 30)
     rename = Path.rename
     slow = Slow(lambda: None)
 
     def renamed(path: Path, target: Path) -> Path:
         result = rename(path, target)
-        if target.name.endswith(".old"):
+        if target == kept:
             slow()
         return result
 

@@ -246,6 +246,62 @@ def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
         assert [*read(tmp_path).splits] == ["train"]
 
 
+def test_class_folders_may_have_validation_and_another_encoding(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        for name in ("pos", "neg"):
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / "1.txt").write_bytes(f"{split} {name} caf\xe9".encode("cp1252"))
+    reviews = sources.read(DataConfig(source=str(tmp_path), encoding="cp1252"))
+    assert sorted(reviews.splits["validation"].texts) == ["dev neg café", "dev pos café"]
+    assert {name: len(rows.texts) for name, rows in reviews.splits.items()} == {
+        "train": 2, "validation": 2, "test": 2,
+    }  # fmt: skip
+    with pytest.raises(
+        DataError, match=r"dev/neg/1\.txt is not UTF-8; if Windows wrote it, try --encoding cp1252"
+    ):
+        sources.read(DataConfig(source=str(tmp_path)))
+    (tmp_path / "dev" / "neg" / "1.txt").write_text("plain")
+    (tmp_path / "train" / "neg" / "2.txt").write_text("plain, too")
+    (tmp_path / "train" / "pos" / "2.txt").write_text("and this")
+    with pytest.warns(DataWarning, match="rows left out: 5"):
+        read = sources.read(DataConfig(source=str(tmp_path), bad_rows="skip"))
+    assert read.splits["train"].texts == ["plain, too", "and this"]
+
+
+def test_a_text_file_beside_tables_may_hold_the_unlabelled_reviews(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\ngood,1\nbad,0\n")
+    (tmp_path / "unsupervised.txt").write_text("one\ntwo\n")
+    (tmp_path / "._train.csv").write_bytes(b"\0\5")
+    (tmp_path / "test.xls").write_text("old")
+    with pytest.warns(DataWarning, match=r"not read: test\.xls\."):
+        splits = sources.read(DataConfig(source=str(tmp_path))).splits
+    assert splits["unsupervised"].texts == ["one", "two"]
+    (tmp_path / "test.xls").unlink()
+    (tmp_path / "train.csv").rename(tmp_path / "reviews.csv")
+    assert sources.read(DataConfig(source=str(tmp_path))).splits == splits
+
+
+def test_tables_of_a_folder_that_differ_in_their_columns_are_not_sent_from_one_to_the_other(
+    tmp_path: Path,
+) -> None:
+    rows = "".join(f"the staff of hotel number {i} were kind,{i % 2}\n" for i in range(30))
+    (tmp_path / "train.csv").write_text(f"text,label\n{rows}")
+    for header in ("review,label", "text,id"):
+        (tmp_path / "test.csv").write_text(f"{header}\n{rows}")
+        with pytest.raises(DataError, match="must have the same column names") as refused:
+            sources.read(DataConfig(source=str(tmp_path)))
+        assert "Perhaps" not in str(refused.value)
+
+
+def test_labels_that_are_bytes_or_objects_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [b"x", b"y"]}), tmp_path / "r.parquet")
+    with pytest.raises(DataError, match="'label' holds binary, not labels"):
+        sources.read(DataConfig(source=str(tmp_path / "r.parquet")))
+    (tmp_path / "r.json").write_text('{"text": {"0": "good"}, "label": {"0": 1}}')
+    with pytest.raises(DataError, match="Was it written by pandas"):
+        sources.read(DataConfig(source=str(tmp_path / "r.json")))
+
+
 def test_a_label_that_is_nan_is_missing(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('[{"text": "a", "label": 1.0}, {"text": "b", "label": NaN}]')
     pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "r.parquet")

@@ -1,5 +1,7 @@
 """The official archive's layout: one review a file, in `{train,test}/{pos,neg}` and `train/unsup`.
 
+A folder in this layout may also have `validation`.
+
 The archive is read as a stream and never unpacked, so no member can be written outside a folder. Members are
 refused if only an attack or damage can explain them: links, paths with `..`, impossible sizes.
 """
@@ -12,11 +14,19 @@ import tarfile
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
+from imdb_transformer.data.reviews import (
+    SPLIT_ALIASES,
+    NamedColumns,
+    Reviews,
+    from_named_labels,
+    refuse,
+    refuse_row,
+)
+from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
 
@@ -27,7 +37,7 @@ MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-REVIEW = re.compile(r"(?:^|/)(train|test)/([^/]+)/[^/]+\.txt$")
+REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/([^/]+)/[^/]+\.txt$")
 UNLABELLED_FOLDER = "unsup"
 READING = "reading file"
 
@@ -111,11 +121,17 @@ def root_of_tree(folder: Path) -> Path | None:
     return None
 
 
-def read_tree(root: Path) -> Reviews:
-    """Reviews of a `{train,test}/CLASS/*.txt` tree, such as the unpacked archive."""
-    paths = sorted([*root.glob("train/*/*.txt"), *root.glob("test/*/*.txt")])
-    files = ((path.as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths)))
-    return _collect(files, str(root))
+def read_tree(root: Path, *, encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse_row) -> Reviews:
+    """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
+
+    `bad_row` is called for each file that is not in the encoding. If it returns, the file is left out.
+    """
+    check_encoding(encoding)
+    paths = [path for path in sorted(root.glob("*/*/*.txt")) if REVIEW.search(path.as_posix())]
+    files = (
+        (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
+    )
+    return _collect(files, str(root), encoding, bad_row)
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
@@ -136,16 +152,21 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
             yield name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
 
-def _collect(files: Iterable[tuple[str, bytes]], origin: str) -> Reviews:
+def _collect(
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str = "utf-8",
+    bad_row: Callable[[str], None] = refuse,
+) -> Reviews:  # fmt: skip
     columns: NamedColumns = {}
     for path, content in files:
         if (match := REVIEW.search(path)) is None:
             continue
         split, folder = match.groups()
         try:
-            text = content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{origin}: {path} is not UTF-8 (byte {error.start}).") from None
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            bad_row(f"{origin}: {path} {undecodable(encoding)}")
+            continue
+        split = SPLIT_ALIASES.get(split, split)
         texts, labels = columns.setdefault("unsupervised" if folder == UNLABELLED_FOLDER else split, ([], []))
         texts.append(text)
         labels.append(folder)

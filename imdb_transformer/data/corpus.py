@@ -5,8 +5,7 @@ Reviews are held out once, at import (`holdout.py`).
 """
 
 import hashlib
-import os
-import re
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +16,15 @@ from pyarrow import parquet
 from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import archive, sources
-from imdb_transformer.data.holdout import hold_out, share_of, text_hash
+from imdb_transformer.data import sources
+from imdb_transformer.data.corpus_folder import (
+    MANIFEST,
+    corpus_folder,
+    fingerprint_of,
+    former_folder,
+    other_folders,
+)
+from imdb_transformer.data.holdout import hold_out, text_hash
 from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, measure
 from imdb_transformer.errors import DataError, warn
 from imdb_transformer.store import files
@@ -31,7 +37,8 @@ IMDB_HASHES = {
     "test": "30ea9c8c7b342f2313fd992b7fb458dd950e1c416eb0e9caf42ccea89008d7ac",
     "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
 }
-MANIFEST = "manifest.json"
+
+MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 
 
 class StoredSplit(BaseModel, extra="forbid", frozen=True):
@@ -79,13 +86,14 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
 
     A stored corpus is verified by hash. It is imported again if a local source has changed, or if the file of
     a split in `needs` is gone (training needs no test split). The corpus with the content hash `known`, which
-    a run passes, is used even if its source has changed or is not found. One of several processes imports.
+    a run passes, is used even if its source has changed or is not found: an import keeps the corpus that it
+    replaces, under a name of its own. One of several processes imports.
     """
     folder, needs = corpus_folder(config), tuple(needs)
-    for candidate in (folder, *(_other_folders(config) if known else ())):
+    for candidate in (folder, *(other_folders(config) if known else ())):
         with suppress(DataError):  # it is damaged, or another process is replacing it
             stored = _usable(config, candidate, needs, known) if files.is_settled(candidate) else None
-            if stored and (candidate == folder or stored.content_hash == known):
+            if stored and known in ("", stored.content_hash):
                 return stored
     with one_at_a_time(folder):
         files.recover_folder(folder)
@@ -104,7 +112,7 @@ def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) 
     if not (folder / MANIFEST).exists():
         return None
     corpus = open_stored(folder)
-    unchanged = corpus.content_hash == known or _fingerprint(config) in (corpus.manifest.fingerprint, "")
+    unchanged = corpus.content_hash == known or fingerprint_of(config) in (corpus.manifest.fingerprint, "")
     wanted = [split_path(corpus, name) for name in needs if name in corpus.manifest.splits]
     if not (unchanged and all(path.exists() for path in wanted)):
         return None
@@ -162,7 +170,7 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
     """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
-    for folder in (corpus_folder(config), *_other_folders(config)):
+    for folder in (corpus_folder(config), *other_folders(config)):
         with suppress(DataError):
             if (stored := open_stored(folder)).content_hash == known:
                 names = {"train", "validation"} & stored.manifest.splits.keys()
@@ -170,62 +178,48 @@ def learnt_texts(config: DataConfig, known: str) -> set[str]:
     return set()
 
 
-def _other_folders(config: DataConfig) -> list[Path]:
-    """The folders of other stored corpora. If a source is not found from here, one may hold its reviews."""
-    usual = corpus_folder(config)
-    if not _is_local(config) or Path(config.source).exists():
-        return []
-    return [path.parent for path in usual.parent.glob(f"[!.]*/{MANIFEST}") if path.parent != usual]
-
-
-def corpus_folder(config: DataConfig) -> Path:
-    """The folder of a source's stored corpus. Its name depends on every setting that changes the content."""
-    place = str(Path(config.source).resolve()) if _is_local(config) else config.source
-    settings: tuple[object, ...] = (config.text_column, config.label_column, share_of(config))
-    if (config.encoding, config.bad_rows) != ("utf-8", "fail"):
-        settings += (config.encoding, config.bad_rows)
-    key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0]) or "corpus"
-    return Path(config.data_dir) / f"{name}-{key}"
-
-
-def _is_local(config: DataConfig) -> bool:
-    return config.source not in ("hub", "demo") and not archive.is_url(config.source)
-
-
-def _fingerprint(config: DataConfig) -> str:
-    """A hash that changes when a local source's files change. Empty if there are no local files."""
-    path = Path(config.source).resolve()
-    if not (_is_local(config) and path.exists()):
-        return ""
-    stored = Path(config.data_dir).resolve()
-    stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
-    for folder, folder_names, file_names in os.walk(path):
-        folder_names[:] = sorted(name for name in folder_names if Path(folder, name) != stored)
-        for name in sorted(file_names):
-            status = os.stat(f"{folder}/{name}", follow_symlinks=False)  # noqa: PTH116 - 100,000 files: no Path each
-            stats += [folder[len(str(path)) :], name, status.st_size, status.st_mtime_ns]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()
-
-
 def _import(config: DataConfig, folder: Path) -> Corpus:
-    fingerprint = _fingerprint(config)
+    fingerprint = fingerprint_of(config)
     reviews = sources.read(config)
-    if _fingerprint(config) != fingerprint:
+    if fingerprint_of(config) != fingerprint:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
     official = _official_splits(reviews, config.source)
     statistics = measure(reviews)
     if num_empty := sum(each.num_empty for each in statistics):
         warn(f"reviews without any words: {num_empty:,}")
     splits = hold_out(reviews, config, is_imdb="train" in official)
-    with files.whole_folder(folder) as temporary:
+    _warn_of_shared(statistics, config.source)
+    former = _stored_before(folder)
+    with files.whole_folder(folder, former=former and former.folder) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
             source=config.source, fingerprint=fingerprint, is_imdb=official == set(reviews.splits),
             classes=reviews.classes, splits=stored, statistics=statistics,
         )  # fmt: skip
         write_json(temporary / MANIFEST, manifest)
-    return Corpus(folder, manifest, is_new=True)
+    new = Corpus(folder, manifest, is_new=True)
+    if former and former.content_hash == new.content_hash:
+        shutil.rmtree(former.folder)
+    return new
+
+
+def _stored_before(folder: Path) -> Corpus | None:
+    """The corpus that an import replaces, with the folder to keep it in. Runs may have been trained on it."""
+    with suppress(DataError):
+        before = open_stored(folder)
+        return before._replace(folder=former_folder(folder, before.content_hash))
+    return None
+
+
+def _warn_of_shared(statistics: list[SplitStatistics], source: str) -> None:
+    """Warns if much of a held-out split is in train, too: scores on it would be too high."""
+    for each in statistics:
+        num_shared = each.num_shared.get("train", 0) if each.split in ("validation", "test") else 0
+        if num_shared > MAX_SHARED * each.num_rows:
+            warn(
+                f"{source}: {num_shared:,} of {each.num_rows:,} texts of {each.split} are in train, too. "
+                "Scores on them say little."
+            )
 
 
 def _official_splits(reviews: Reviews, source: str) -> set[str]:

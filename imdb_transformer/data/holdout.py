@@ -53,7 +53,8 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     learnt = set(splits["train"].labels)
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
-            f"{config.source}: {len(missing)} of {len(reviews.classes)} classes, such as {missing[0]!r}, "
+            f"{config.source}: {len(missing)} of {len(reviews.classes)} classes "
+            f"({', '.join(map(repr, missing[:10]))}) "
             "have too few different texts for training and validation. Leave these classes out, or name "
             "another label column."
         )

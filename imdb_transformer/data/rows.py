@@ -65,13 +65,18 @@ def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
         yield lines
 
 
-def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
+def check_encoding(encoding: str) -> str:
+    """Python's name of an encoding. Raises ConfigError if there is no such encoding of text."""
     try:
         "".encode(encoding)  # also refuses codecs that are not text encodings
-        name = codecs.lookup(encoding).name
+        return codecs.lookup(encoding).name
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
+
+
+def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
+    name = check_encoding(encoding)
     for mark, name_of_mark in BYTE_ORDER_MARKS.items():
         if first.startswith(mark):
             name = name_of_mark
@@ -126,6 +131,8 @@ def read_delimited(
         delimiter = max(
             DELIMITERS, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
         )
+    if first.startswith("PAR1"):
+        raise ValueError("it is a Parquet file; rename it to .parquet")
     if first.startswith(ZIP):
         raise ValueError("it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx")
     if "\0" in first:

@@ -4,7 +4,6 @@ It leaves nothing on disk, except what `datasets` downloads into its cache.
 """
 
 import errno
-import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,23 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS, Reviews, from_named_labels, refuse_row
+from imdb_transformer.data.layouts import (
+    files_by_split,
+    has_card,
+    is_hidden,
+    is_unlabelled_text,
+    split_of_name,
+    splits_named,
+    tables_by_split,
+)
+from imdb_transformer.data.reviews import (
+    SPLIT_ALIASES,
+    SPLITS,
+    NamedColumns,
+    Reviews,
+    from_named_labels,
+    refuse_row,
+)
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
 from imdb_transformer.errors import DataError, warn
@@ -26,6 +41,10 @@ HUB_NAME = "stanfordnlp/imdb"
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
 TEXT_ADVICE = ' Rename a table with tabs to .tsv. Lines without labels: imdb-tx pretrain --label-column ""'
+SAME_COLUMNS = (
+    " The tables of a folder must have the same column names. If this one has no labels, name {} as the "
+    "source instead of the folder."
+)
 WITHOUT_NETWORK = (
     "Without a network, use the source demo, or the path of the official archive, of its unpacked folder, "
     "of a folder in the hub's layout or of a table. A corpus that is already stored needs no network."
@@ -61,54 +80,26 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     if root := archive.root_of_tree(folder):
-        return archive.read_tree(root)
-    loose = [path for path in sorted(folder.iterdir()) if path.is_file() and tables.is_table(path)]
-    files = _tables_by_split(folder, loose)
+        with _bad_rows(config) as bad_row:
+            return archive.read_tree(root, encoding=config.encoding, bad_row=bad_row)
+    present = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
+    loose = [path for path in present if tables.is_table(path) or is_unlabelled_text(path)]
+    files = tables_by_split(folder, loose)
+    others = [path for path in loose if path not in files.values()]
+    if files.keys() == {"unsupervised"} and len(others) == 1:
+        files["train"] = others[0]
     if files and ("train" in files or classes):
-        if unused := ", ".join(path.name for path in loose if path not in files.values()):
+        known = [path for path in present if path in loose or split_of_name(path)]
+        if unused := ", ".join(path.name for path in known if path not in files.values()):
             warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
         return _read_tables(files, config, classes)
-    if not loose or _has_card(folder) or (not files and any(map(_splits_named, loose))):
+    if not loose or has_card(folder) or (not files and any(map(splits_named, loose))):
         return _read_hub_layout(folder, config, classes)
     if files or len(loose) == 1:
         return _read_tables(files or {"train": loose[0]}, config, classes)
     names = ", ".join(path.name for path in loose[:10])
     advice = "Name one of them as the source, or rename them to train and test."
     raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
-
-
-def _has_card(folder: Path) -> bool:
-    """Whether a folder has a README.md like those on the hub, whose header may assign files to splits."""
-    path = folder / "README.md"
-    return path.is_file() and path.read_bytes()[:3] == b"---"
-
-
-def _splits_named(path: Path) -> set[str]:
-    """The splits whose names a file's name contains, as in `train-00000-of-00001.parquet`."""
-    words = [SPLIT_ALIASES.get(word, word) for word in re.split(r"[^a-z]+", path.name.lower())]
-    return {*words}.intersection(SPLITS)
-
-
-def _tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
-    """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
-
-    Other layouts are left to `datasets`: Parquet files with longer names, and several files of a split.
-    """
-    files: dict[str, Path] = {}
-    for path in loose:
-        name = path.name.partition(".")[0].lower()
-        split = SPLIT_ALIASES.get(name, name)
-        if split in SPLITS:
-            if split in files:
-                raise DataError(f"{folder} has two files for {split}: {files[split].name} and {path.name}.")
-            files[split] = path
-    if files or _has_card(folder):
-        return files
-    pairs = [(split, path) for path in loose for split in _splits_named(path)]
-    files = dict(pairs)
-    is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
-    has_more = any(map(tables.is_table, folder.glob("*/**/*")))  # in its folders
-    return {} if is_parquet or has_more or not len(files) == len(pairs) == len({*files.values()}) else files
 
 
 @contextmanager
@@ -124,15 +115,19 @@ def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
 def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str]) -> Reviews:
     """Reviews of one table file for each split."""
     with _bad_rows(config) as bad_row:
-        columns, numbers = {}, {}
-        for split, path in files.items():
+        columns: NamedColumns = {}
+        numbers = {}
+        for split, path in sorted(files.items(), key=lambda item: SPLITS.index(item[0])):  # train first
             needed = _columns_needed(split, config)
             try:
                 schema, blocks = tables.open_table(
                     path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
                 )
             except DataError as error:
-                raise DataError(f"{error}{suggested_options(path, config.encoding, *needed)}") from None
+                advice = suggested_options(path, config.encoding, *needed)
+                if advice and columns:  # an earlier table has the columns
+                    advice = SAME_COLUMNS.format(files[next(iter(columns))])
+                raise DataError(f"{error}{advice}") from None
             columns[split], numbers[split] = _columns(blocks, schema, split, config, path, bad_row)
             if not numbers[split]:
                 raise DataError(f"{path} has a header and no rows that can be read.")
@@ -164,8 +159,9 @@ def _columns(
     is_labelled = _is_labelled(split, config)
     names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
-    if pa.types.is_nested(kind) or (names and not pa.types.is_integer(kind)):
-        raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.")
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
+        advice = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
+        raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.{advice}")
     by_index = dict(enumerate(names or ()))
     for batch, batch_numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
@@ -191,27 +187,12 @@ def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
     try:
         with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-            files = None if _has_card(folder) else _files_by_split(folder)
+            files = None if has_card(folder) else files_by_split(folder)
             return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
     finally:
         datasets.logging.set_verbosity(verbosity)
         if had_bars:
             datasets.enable_progress_bars()
-
-
-def _files_by_split(folder: Path) -> dict[str, list[str]] | None:
-    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None.
-
-    A file whose name contains two splits is left to `datasets`, with all others.
-    """
-    files: dict[str, list[str]] = {}
-    for path in sorted(path for path in folder.rglob("*") if tables.is_table(path)):
-        splits = _splits_named(path)
-        if len(splits) > 1:
-            return None
-        for split in splits:
-            files.setdefault(split, []).append(str(path.relative_to(folder)))
-    return files if "unsupervised" in files else None
 
 
 def _load_dataset(

@@ -24,8 +24,7 @@ from imdb_transformer.errors import DataError
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
 ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
-BLOCK_ROWS = 2000
-BLOCK_BYTES = 16 << 20
+BLOCK_ROWS, BLOCK_BYTES = 2000, 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
 NUM_REPORTED = 10
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views

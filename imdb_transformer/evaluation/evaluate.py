@@ -19,6 +19,7 @@ from scipy.special import log_softmax
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
+from imdb_transformer.data.corpus_folder import corpus_folder
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, warn
@@ -35,8 +36,7 @@ ALL = "all"  # labelled splits of another source, together
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
 USUAL_TEMPERATURE = 2.0  # of a transformer (configs/EXPERIMENTS.md, "the usual temperature")
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
-CLEAN = "not in training"
-"""The slice without the reviews that are in the training or validation split as well"""
+CLEAN = "not in training"  # the slice without reviews that are in training or validation, too
 
 
 class Predictions(NamedTuple):
@@ -120,7 +120,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
     )  # fmt: skip
-    file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
+    file = _file(located, split, "" if source is None else corpus_folder(config).name)
     is_of_run = source is None and located[0][1].is_dir()  # not an exported file
     page = opened.reports / "report.html" if is_of_run else file.with_suffix(".html")
     return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)

@@ -1,12 +1,12 @@
 """Results of commands as text: each function returns the lines to print."""
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.errors import DataError, RunError, command_line
+from imdb_transformer.errors import command_line
+from imdb_transformer.report import next_commands
 from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # heavy modules, which only the types need
 
 DEMO_NOTE = "note: the demo's model knows a toy grammar and nothing about real reviews."
 MAX_CLASSES = 20  # in a table
-RECIPE = "base.toml"  # for a pretrained encoder
 
 
 def corpus(stored: "Corpus") -> str:
@@ -112,13 +111,13 @@ def result(ended: "TrainingResult") -> str:
     """The last lines of a training: the run, its score, and the next command."""
     cost = f"training took {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
-        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {_finetuning(ended.run)}"
+        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {next_commands.finetuning(ended.run)}"
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
     if ended.per_class:
         lines.append(classes(ended.per_class))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
-    return "\n".join([*lines, cost, f"next: {_evaluation(ended.run)}"])
+    return "\n".join([*lines, cost, f"next: {next_commands.evaluation(ended.run)}"])
 
 
 def classes(per_class: "Mapping[str, ClassScore]") -> str:
@@ -146,7 +145,8 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
     line, fit = yardstick_line(measured), ("baseline", "--config", f"{folder}/config.toml")
     if measured.together is not None:
-        linear = f"{folder}-nb"
+        names = (f"{folder}-nb{number}" for number in chain([""], (f"-{i}" for i in count(2))))
+        linear = next(name for name in names if not Path(name).exists())
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
         commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
         return f"{line}\nThe mean of both has {percent(measured.together)}. To use it:\n{commands}"
@@ -181,7 +181,8 @@ def seeds(summary: "SeedsSummary") -> str:
 
 def baseline(fitted: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
-    model, following = f"{fitted.weighting}, {fitted.num_ngrams:,} n-grams", _evaluation(fitted.run)
+    model = f"{fitted.weighting}, {fitted.num_ngrams:,} n-grams"
+    following = next_commands.evaluation(fitted.run)
     return f"{fitted.run}: {model}; {_score(fitted.validation)}\nnext: {following}"
 
 
@@ -208,40 +209,6 @@ def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
         if each.status in ("interrupted", "killed") and each.kind in COMMANDS
     ]
     return "\n".join([text_table(header, rows), *unfinished, package])
-
-
-def _evaluation(folder: str) -> str:
-    """The command that evaluates a run, on validation if its reviews have no test split."""
-    from imdb_transformer.data import corpus
-    from imdb_transformer.store import run
-
-    with suppress(RunError, DataError):
-        config = run.open_run(Path(folder)).config.data
-        stored = corpus.open_stored(corpus.corpus_folder(config))
-        if "test" not in stored.manifest.splits and config.held_out_fraction:
-            return command_line("eval", folder, "--split", "validation")
-    return command_line("eval", folder)
-
-
-def _finetuning(folder: str) -> str:
-    """The command that fine-tunes an encoder: the shipped recipe, with the run's sizes and reviews."""
-    from imdb_transformer import config_file
-    from imdb_transformer.store import run
-    from imdb_transformer.training.starting_weights import FREE
-
-    config, recipe, sets = run.open_run(Path(folder)).config, config_file.load(RECIPE), []
-    is_labelled = bool(config.data.label_column)
-    data = set() if is_labelled else {"source", "label_column"}
-    free = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": FREE}
-    for section in free:
-        usual = getattr(recipe, section).model_dump()
-        for key, value in getattr(config, section).model_dump(exclude=free[section]).items():
-            if value != usual[key]:
-                is_plain = isinstance(value, str) and config_file.toml_value(value) == value
-                written = value if is_plain else json.dumps(value, ensure_ascii=False)
-                sets += ["--set", f"{section}.{key}={written}"]
-    reviews = [] if is_labelled else ["labelled.csv"]
-    return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", folder)
 
 
 def _score(score: "Score | None") -> str:

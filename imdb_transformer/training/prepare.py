@@ -92,7 +92,8 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     stored = corpus.ensure(config.data, known=info.corpus_hash)
     if stored.content_hash != info.corpus_hash:
         raise RunError(
-            f"{current.folder} was started on reviews that differ from those of {config.data.source} now."
+            f"{current.folder} was started on reviews that differ from those of {config.data.source} now. "
+            "Restore the reviews, or start a new run."
         )
     soft = distillation.soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)

@@ -1,0 +1,73 @@
+"""Which file of a folder holds which split, by its name."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from imdb_transformer.data import tables
+from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
+from imdb_transformer.errors import DataError
+
+
+def split_of_name(path: Path) -> str:
+    """The split of `test.csv` and the like; empty for any other name."""
+    name = path.name.partition(".")[0].lower()
+    split = SPLIT_ALIASES.get(name, name)
+    return split if split in SPLITS else ""
+
+
+def is_unlabelled_text(path: Path) -> bool:
+    """Whether a file is `unsupervised.txt`, with a review on each line."""
+    return path.suffix.lower() == ".txt" and split_of_name(path) == "unsupervised"
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file is hidden, or one that macOS (`._r.csv`) or Excel (`~$r.xlsx`) made beside another."""
+    return path.name.startswith((".", "~$"))
+
+
+def has_card(folder: Path) -> bool:
+    """Whether a folder has a README.md like those on the hub, whose header may assign files to splits."""
+    path = folder / "README.md"
+    return path.is_file() and path.read_bytes()[:3] == b"---"
+
+
+def splits_named(path: Path) -> set[str]:
+    """The splits whose names a file's name contains, as in `train-00000-of-00001.parquet`."""
+    words = [SPLIT_ALIASES.get(word, word) for word in re.split(r"[^a-z]+", path.name.lower())]
+    return {*words}.intersection(SPLITS)
+
+
+def tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
+    """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
+
+    Other layouts are left to `datasets`: Parquet files with longer names, and several files of a split.
+    """
+    files: dict[str, Path] = {}
+    for path in loose:
+        if split := split_of_name(path):
+            if split in files:
+                raise DataError(f"{folder} has two files for {split}: {files[split].name} and {path.name}.")
+            files[split] = path
+    if files or has_card(folder):
+        return files
+    pairs = [(split, path) for path in loose for split in splits_named(path)]
+    files = dict(pairs)
+    is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
+    has_more = any(map(tables.is_table, folder.glob("*/**/*")))  # in its folders
+    return {} if is_parquet or has_more or not len(files) == len(pairs) == len({*files.values()}) else files
+
+
+def files_by_split(folder: Path) -> dict[str, list[str]] | None:
+    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None.
+
+    A file whose name contains two splits is left to `datasets`, with all others.
+    """
+    files: dict[str, list[str]] = {}
+    for path in sorted(path for path in folder.rglob("*") if tables.is_table(path)):
+        splits = splits_named(path)
+        if len(splits) > 1:
+            return None
+        for split in splits:
+            files.setdefault(split, []).append(str(path.relative_to(folder)))
+    return files if "unsupervised" in files else None
