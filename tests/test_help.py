@@ -63,6 +63,7 @@ def test_version_names_the_package_and_torch() -> None:
         (["--batch_token", "64"], "Use --set train.batch_tokens=64"),
         (["--epochs", "--dry-run"], "Use --set train.epochs=VALUE"),
         (["--layers", "3"], "Use --set model.num_layers=3"),
+        (["--text_column", "my text"], "Use --set 'data.text_column=my text'"),
         (["--resum", "x"], "--resume"),
     ],
 )

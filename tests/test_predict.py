@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.inference.predictor import PlainModel, Predictor
+from imdb_transformer.inference.plain import PlainModel
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx, write_jsonl
 

@@ -231,8 +231,23 @@ def test_the_error_about_a_missing_run_names_the_command_that_lists_runs(tmp_pat
 
 def test_a_run_directory_is_not_overwritten(trained: Path) -> None:
     opened = run.open_run(trained)
-    with pytest.raises(RunError, match="not empty"):
+    with pytest.raises(RunError, match="is not empty; name another --run-dir"):
         run.check_free(opened.folder)
+
+
+def test_a_folder_with_an_unfinished_run_is_refused_with_the_command_that_continues_it(copy: Path) -> None:
+    folder = copy.rename(copy.with_name("my run"))
+    run.open_run(folder).with_status("interrupted")
+    with pytest.raises(RunError, match=f"continue it with `imdb-tx train --resume '{folder}'`, or name"):
+        run.check_free(folder)
+
+
+def test_a_run_that_was_not_validated_yet_is_said_to_be_that(copy: Path) -> None:
+    run.open_run(copy).with_status("interrupted")
+    shutil.rmtree(copy / "checkpoints" / "best")
+    for few in (True, False):
+        with pytest.raises(RunError, match="cannot predict yet: its training has not reached a validation"):
+            Predictor.load(copy, few=few)
 
 
 def test_a_run_replaces_only_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imdb_transformer.cli.options import run_name
-from imdb_transformer.errors import Interrupted
+from imdb_transformer.errors import DataWarning, Interrupted
 from imdb_transformer.report import summaries
 from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
@@ -93,6 +93,8 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch:
     assert run_name("base", "base.toml", f"{split}/") == "split.set"
     monkeypatch.chdir(split)
     assert run_name("base", "base.toml", ".", ending="-nb") == "split.set-nb"
+    (tmp_path / ".hidden.csv").touch()
+    assert run_name("base", "base.toml", str(tmp_path / ".hidden.csv")) == "base"
     export = tmp_path / "my reviews  (May).csv.gz"
     export.touch()
     assert run_name("scratch", "scratch.toml", str(export)) == "my-reviews-(May)"
@@ -145,6 +147,15 @@ def test_the_command_after_training_works_without_a_test_split(tmp_path: Path) -
     command = shlex.split(result.stdout.splitlines()[-1].removeprefix("next: imdb-tx "))
     assert imdb_tx(*command).exit_code == 0
     assert "--split validation" in str(imdb_tx("eval", tmp_path / "run").exception)
+
+
+def test_a_run_with_a_damaged_best_checkpoint_is_not_pruned(runs: Path) -> None:
+    weights = runs / "classifier" / "checkpoints" / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.warns(DataWarning, match="keeps all checkpoints, because of the best one: .* is damaged"):
+        imdb_tx("runs", runs, "--prune")
+    assert (runs / "classifier" / "checkpoints" / "last").exists()
+    assert not (runs / "encoder" / "checkpoints" / "last").exists()
 
 
 def test_a_pruned_run_shows_the_cost_of_its_whole_training(tiny: Tiny, tmp_path: Path) -> None:

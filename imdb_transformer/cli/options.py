@@ -6,6 +6,7 @@ own panels need rich, which takes longer to import than everything else that `--
 
 import difflib
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,7 @@ def _key_hint(option: str, args: list[str], *, is_exact: bool) -> str:
     joined = [arg.partition("=")[2] for arg in args if arg.startswith(f"{option}=")]
     after = args[args.index(option) + 1 :][:1] if option in args else []
     value = next((value for value in (*joined, *after) if not value.startswith("--")), "VALUE")
-    return f"Use --set {keys[near[0]]}{value}"
+    return f"Use --set {shlex.quote(keys[near[0]] + value)}"
 
 
 app = typer.Typer(
@@ -136,7 +137,7 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
         return usual
     name = path.name.split(".")[0] if is_table else path.resolve().name
-    return "-".join(name.split()) + ending  # it needs no quotes
+    return ("-".join(name.split()) or usual) + ending  # it needs no quotes
 
 
 def new_run_dir(name: str) -> Path:

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer.data.reviews import in_chunks
-from imdb_transformer.data.tokenizer import tokenizer_of
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.export import SUFFIX, ExportedModel
 from imdb_transformer.inference.linear import LinearModel
-from imdb_transformer.model import plain
+from imdb_transformer.inference.plain import PlainModel
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import sha256_of
 
@@ -170,30 +169,6 @@ def _checked(text: object, number: int) -> str:
     is_missing = shown in ("None", "nan", "<NA>", "NaT")  # pandas' missing values
     hint = "leave missing texts out, or fill them with ''" if is_missing else "each text must be a str"
     raise TypeError(f"Text {number} is {shown}: {hint}.")
-
-
-class PlainModel:
-    """The classifier of a checkpoint, computed a text at a time by `model/plain.py`, without torch."""
-
-    precision = "fp32"
-
-    def __init__(self, opened: run.Run, folder: Path) -> None:
-        """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
-        run.check_classifies(opened)
-        self.origin, self.config, self.tokenizer = opened, opened.config.model, tokenizer_of(opened)
-        self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
-        tokenizer_hash = opened.info.tokenizer_hash
-        self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
-        blocks = {name.split(".")[2] for name in self.weights if name.startswith("encoder.blocks.")}
-        if len(blocks) != self.config.num_layers:
-            depths = f"{len(blocks)}, and in the run's config {self.config.num_layers}"
-            raise RunError(f"{folder} does not fit its run: the number of blocks is {depths}.")
-
-    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least."""
-        reviews = self.tokenizer.encode(texts)
-        rows = [plain.logits(ids.astype(np.int64), self.weights, self.config) for ids in reviews]
-        return np.stack(rows).astype(np.float32)
 
 
 def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:

@@ -17,6 +17,7 @@ from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order,
 from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.plain import check_predicts
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.progress import tracked
@@ -28,7 +29,7 @@ class TransformerModel:
 
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
-        run.check_classifies(opened)
+        check_predicts(opened, folder)
         self.origin = opened
         self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
         self.precision = self.hardware.precision

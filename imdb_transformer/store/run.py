@@ -15,6 +15,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ from pydantic import BaseModel
 
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError, RunError, command_line
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
 from imdb_transformer.store.locks import refuse_if_taken
 
@@ -43,6 +44,7 @@ PREVIOUS: Final = "previous"
 Kind = Literal["encoder", "classifier", "linear"]
 Weighting = Literal["nb", "tfidf"]
 
+NO_RUN = "There is no run {}. `imdb-tx runs` lists runs, and `imdb-tx train` makes one."
 COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those with --resume
 
 
@@ -132,9 +134,12 @@ class Run(NamedTuple):
 def check_free(folder: Path) -> None:
     """Raises RunError if a folder is not empty, or if a run's folder cannot replace it."""
     if folder.exists() and any(folder.iterdir()):
-        raise RunError(
-            f"{folder} is not empty; continue it with --resume {folder}, or name another --run-dir."
-        )
+        advice = ""
+        with suppress(RunError):
+            info = open_info(folder)
+            if info.kind in COMMANDS and info.status != "finished":
+                advice = f"continue it with `{command_line(COMMANDS[info.kind], '--resume', folder)}`, or "
+        raise RunError(f"{folder} is not empty; {advice}name another --run-dir.")
     if folder.is_symlink() or folder.is_mount() or folder.resolve() == Path.cwd():
         raise RunError(f"{folder} cannot become a run; name a folder inside it: --run-dir {folder / 'run'}.")
 
@@ -184,7 +189,8 @@ def open_info(folder: Path) -> RunInfo:
     try:
         return read_json(path, RunInfo)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{folder} is not a run: it has no {INFO}.") from None
+        problem = f"{folder} is not a run: it has no {INFO}." if folder.exists() else NO_RUN.format(folder)
+        raise RunError(problem) from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
@@ -219,14 +225,6 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def check_classifies(opened: Run) -> None:
-    """Raises RunError for an encoder, which has no classes yet."""
-    if opened.info.kind == "encoder":
-        name = opened.folder.name if opened.is_shipped else opened.folder
-        command = f"imdb-tx train --config base.toml --init-from {name}"
-        raise RunError(f"{name} is an encoder and has no classes. To train a classifier from it: {command}")
-
-
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
     if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
@@ -237,7 +235,7 @@ def locate(path: Path) -> tuple[Run, Path]:
             )
         return run, path
     if not path.exists() and not _names_shipped(path):
-        raise RunError(f"There is no run {path}. `imdb-tx runs` lists runs, and `imdb-tx train` makes one.")
+        raise RunError(NO_RUN.format(path))
     run = open_run(path)
     return run, run.checkpoint("best")
 

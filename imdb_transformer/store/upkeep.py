@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import RunError, warn
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
@@ -44,13 +44,17 @@ def runs_in(folder: Path) -> list[RunSummary]:
 def prune(folder: Path) -> Iterator[tuple[Path, int]]:
     """Deletes `last` and `previous` of the finished runs below a folder; yields each run and the bytes freed.
 
-    Predicting needs `best` alone. Raises RunError if a process is using such a run.
+    Predicting needs `best` alone. A run whose `best` is damaged is left as it is. Raises RunError if a
+    process is using such a run.
     """
     for listed in runs_in(folder):
         opened = run.open_run(Path(listed.run))
         paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
         if listed.status == "finished" and paths:
             with locked(opened.folder):
+                if problem := _problem(_check_checkpoint, opened, opened.checkpoint("best")):
+                    warn(f"{opened.folder} keeps all checkpoints, because of the best one: {problem}")
+                    continue
                 opened.updated(pruned=True, counters=_counters(opened, run.LAST))
                 freed = sum(map(_num_bytes, paths))
                 for path in paths:

@@ -1,0 +1,49 @@
+"""Turns a few texts into logits without torch, whose import would take longer.
+
+Shapes: N texts, C classes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imdb_transformer.data.tokenizer import tokenizer_of
+from imdb_transformer.errors import RunError, command_line
+from imdb_transformer.model import plain
+from imdb_transformer.store import checkpoint, run
+
+
+def check_predicts(opened: run.Run, folder: Path) -> None:
+    """Raises RunError for an encoder, which has no classes, and for a run before its first validation."""
+    if opened.info.kind == "encoder":
+        name = opened.folder.name if opened.is_shipped else opened.folder
+        command = command_line("train", "--config", "base.toml", "--init-from", name)
+        raise RunError(f"{name} is an encoder and has no classes. To train a classifier from it: {command}")
+    if not folder.exists() and opened.info.status != "finished":
+        raise RunError(f"{opened.folder} cannot predict yet: its training has not reached a validation.")
+
+
+class PlainModel:
+    """The classifier of a checkpoint, computed a text at a time by `model/plain.py`, without torch."""
+
+    precision = "fp32"
+
+    def __init__(self, opened: run.Run, folder: Path) -> None:
+        """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
+        check_predicts(opened, folder)
+        self.origin, self.config, self.tokenizer = opened, opened.config.model, tokenizer_of(opened)
+        self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
+        tokenizer_hash = opened.info.tokenizer_hash
+        self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)
+        blocks = {name.split(".")[2] for name in self.weights if name.startswith("encoder.blocks.")}
+        if len(blocks) != self.config.num_layers:
+            depths = f"{len(blocks)}, and in the run's config {self.config.num_layers}"
+            raise RunError(f"{folder} does not fit its run: the number of blocks is {depths}.")
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, C) logits of texts, one at least."""
+        reviews = self.tokenizer.encode(texts)
+        rows = [plain.logits(ids.astype(np.int64), self.weights, self.config) for ids in reviews]
+        return np.stack(rows).astype(np.float32)
