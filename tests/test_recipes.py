@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +85,43 @@ def test_teachers_are_asked_once_for_all_seeds_and_not_by_a_dry_run(
 @pytest.mark.parametrize("options", [("--test",), ("--seeds", 2, "--dry-run")])
 def test_options_that_do_not_go_together_are_refused(config_path: Path, options: tuple[object, ...]) -> None:
     assert isinstance(imdb_tx("train", "--config", config_path, *options).exception, ConfigError)
+
+
+def test_seeds_are_tested_only_if_there_is_a_test_split(
+    config_path: Path, source: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "own"))
+    (folder / "test.jsonl").unlink()
+    arguments = (
+        "train",
+        "--config",
+        config_path,
+        "--set",
+        f"data.source={folder}",
+        "--run-dir",
+        tmp_path / "r",
+    )
+    refused = imdb_tx(*arguments, "--seeds", 2, "--test")
+    assert "has no test split: leave out --test" in str(refused.exception)
+    assert not list(tmp_path.glob("r-*"))
+    every = imdb_tx(*arguments[:-1], tmp_path / "all", "--set", "data.held_out_fraction=0")
+    assert every.stdout.endswith(f"next: imdb-tx eval {tmp_path / 'all'} --source labelled.csv\n")
+
+
+def test_seeds_that_are_interrupted_say_how_to_continue_all(config_path: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "imdb_transformer", "train", "--config", str(config_path),
+        "--set", "train.epochs=200", "--seeds", "2", "--run-dir", str(tmp_path / "r"),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("step "):
+                break
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert told.endswith("\nTo continue with all 2 seeds, repeat the command.\n")
 
 
 def test_seeds_beyond_the_largest_are_refused(config_path: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.cli.options import command, new_run_dir, run_name
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, Interrupted, command_line
 from imdb_transformer.report import summaries
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -143,8 +143,12 @@ def _train_seeds(
     from imdb_transformer.training.seeds import seed_trainings, summarise
 
     with process_group() as world:
-        runs = seed_trainings(config, base, num_seeds, teachers=teachers)
-        results = [_finish(folder, steps, world) for folder, steps in runs]
+        runs = seed_trainings(config, base, num_seeds, teachers=teachers, test=test)
+        try:
+            results = [_finish(folder, steps, world) for folder, steps in runs]
+        except Interrupted as stopped:
+            message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
+            raise Interrupted(message, exit_code=stopped.exit_code) from None
         if world.is_first:
             summary = summarise(results, test=test)
             print(summary.model_dump_json() if as_json else summaries.seeds(summary))
@@ -195,8 +199,8 @@ def _show_cost(
         if not corpus.is_stored(config.data):  # a temporary folder takes them
             if config.data.source == "hub" or is_url(config.data.source):
                 raise ConfigError(
-                    "--dry-run fetches nothing, and these reviews are not stored. Fetch them first, with "
-                    "`imdb-tx download`."
+                    "--dry-run fetches nothing, and these reviews are not stored. Fetch them first: "
+                    + command_line("download", "--source", config.data.source)
                 )
             tried = config.replaced("data", data_dir=temporary)
         hardware = choose_hardware(tried, 0)

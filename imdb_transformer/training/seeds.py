@@ -7,6 +7,7 @@ from statistics import mean, median, stdev
 from pydantic import BaseModel
 
 from imdb_transformer.config import MAX_INT, Config
+from imdb_transformer.data import corpus
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
@@ -45,16 +46,19 @@ class SeedsSummary(BaseModel):
 
 
 def seed_trainings(
-    config: Config, base: Path, num_seeds: int, *, teachers: Sequence[Path] = ()
+    config: Config, base: Path, num_seeds: int, *, teachers: Sequence[Path] = (), test: bool = False
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
     """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
 
-    Runs of an interrupted call are continued. The teachers predict once.
+    Runs of an interrupted call are continued. The teachers predict once. Raises ConfigError with `test` if
+    there is no test split.
     """
     if not base.name:
         raise RunError(f"--run-dir {base} ends without a name. With --seeds the runs are called NAME-seed-N.")
     if (last := config.train.seed + num_seeds - 1) > MAX_INT:
         raise ConfigError(f"The last of {num_seeds} seeds would be {last:,}; the largest is {MAX_INT:,}.")
+    if test and "test" not in corpus.ensure(config.data).manifest.splits:
+        raise ConfigError(f"{config.data.source} has no test split: leave out --test.")
     soft_labels = None
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.replaced("train", seed=seed)
