@@ -22,6 +22,7 @@ from imdb_transformer.errors import ConfigError
 
 # A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
+OF_TABLES = ("data.text_column", "data.label_column", "data.encoding", "data.bad_rows")
 LONGEST_SHOWN = 80  # characters of an override in a message
 
 
@@ -48,8 +49,13 @@ def shipped() -> dict[str, Path]:
 
 def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
     """The config in a file (see `find`) with `section.key=value` overrides in TOML grammar applied."""
-    path = find(name)
-    return parse(read(path), overrides, origin=str(path))
+    path, overrides = find(name), list(overrides)
+    config = parse(read(path), overrides, origin=str(path))
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if key in OF_TABLES and config.data.source in ("hub", "demo"):
+            source = config.data.source
+            raise ConfigError(f"{key} is for tables, and the source is {source!r}: name your file.")
+    return config
 
 
 def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:
@@ -99,7 +105,7 @@ def read(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes. A config has at most {MAX_CONFIG_BYTES:,}.")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         tree = _parsed_yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None

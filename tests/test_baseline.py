@@ -140,7 +140,7 @@ def test_texts_without_a_common_ngram_are_refused() -> None:
 def test_a_training_ends_with_a_comparison_with_a_linear_model(
     tiny: Callable[..., Config], tmp_path: Path
 ) -> None:
-    ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
+    ended = train(tiny("train.yardstick=true", "train.epochs=1", "train.lr=1e-9"), tmp_path / "run")
     linear = make_baseline(tmp_path / "nb", tiny(), "nb").validation
     yardstick = result_of(ended.folder).yardstick
     assert linear is not None
@@ -196,12 +196,17 @@ def test_the_mean_is_not_named_if_the_linear_model_alone_is_better(
     assert "The linear model is better here." in summaries.yardstick(yardstick, "runs/a")
 
 
-def test_the_comparison_names_the_commands_that_use_both_models() -> None:
+def test_the_comparison_names_the_commands_that_use_both_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     better = Yardstick(accuracy=0.8, difference=-0.01, low=-0.02, high=0.001, together=0.8234)
     told = summaries.yardstick(better, "runs/a")
     assert "\nThe mean of both has 82.34%." in told
     assert "imdb-tx baseline --config runs/a/config.toml --run-dir runs/a-nb\n" in told
     assert told.endswith("imdb-tx predict --run runs/a --run runs/a-nb 'a text'")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a-nb").mkdir(parents=True)
+    assert "--run-dir runs/a-nb-2\n" in summaries.yardstick(better, "runs/a")
 
 
 def test_the_comparison_names_the_command_that_fits_a_better_linear_model() -> None:

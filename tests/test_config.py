@@ -77,6 +77,19 @@ def test_set_equals_editing_the_file(tmp_path: Path) -> None:
     assert config_file.load(str(edited)) == config_file.load(str(empty), overrides)
 
 
+def test_a_byte_order_mark_before_a_config_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[train]\nseed = 7\n", encoding="utf-8-sig")
+    assert config_file.load(str(tmp_path / "c.toml")).train.seed == 7
+
+
+def test_a_key_of_tables_is_refused_without_a_table() -> None:
+    """Whoever forgets the file would otherwise train on the demo, or for an hour on IMDB."""
+    for name in ("demo.toml", "base.toml"):
+        with pytest.raises(ConfigError, match=r"data\.text_column is for tables, and the source is"):
+            config_file.load(name, ['data.text_column="body"'])
+    assert config_file.load("base.toml", ['data.text_column="body"', 'data.source="r.csv"']).data.source
+
+
 def test_yaml_reads_as_toml_does(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("train:\n  epochs: 3\n")
