@@ -208,7 +208,7 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
             for words, label in ((praise, 5), (blame, 1)) for word in words]  # fmt: skip
     (tmp_path / "mine.csv").write_text("\n".join(["body,stars", *rows]))
     columns = ("--text-column", "body", "--label-column", "stars")
-    made = imdb_tx("train", "mine.csv", *columns)
+    made = imdb_tx("train", "mine.csv", *columns, "--set", "train.epochs=6")
     assert made.exit_code == 0, made.output
     opened = run.open_run(tmp_path / "runs" / "mine")
     assert opened.config.train.init_from in {"imdb", "imdb-encoder"}
