@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer.data import archive
+from imdb_transformer.config import DataConfig
+from imdb_transformer.data import archive, sources
 from imdb_transformer.data.reviews import Reviews
 from imdb_transformer.errors import DataError
 from tests.test_sources import read
@@ -41,6 +42,19 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, target: str 
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     return info
+
+
+def test_an_archive_may_have_another_encoding(tmp_path: Path) -> None:
+    content = "caf\xe9".encode("cp1252")
+    path = make_archive(tmp_path / "r.tar.gz")
+    with tarfile.open(path) as former, tarfile.open(tmp_path / "other.tar.gz", "w:gz") as archive:
+        for info in former.getmembers():
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    config = DataConfig(source=str(tmp_path / "other.tar.gz"), encoding="cp1252")
+    assert set(sources.read(config).splits["train"].texts) == {"caf\xe9"}
+    with pytest.raises(DataError, match="is not UTF-8; if Windows wrote it, try --encoding cp1252"):
+        sources.read(config.model_copy(update={"encoding": "utf-8"}))
 
 
 def as_sets(reviews: Reviews) -> dict[str, set[tuple[str, int]]]:

@@ -47,13 +47,13 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def read_url(url: str) -> Reviews:
+def read_url(url: str, *, encoding: str = "utf-8") -> Reviews:
     """Reviews of an archive at a URL, downloaded to a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
         for chunk in _fetched(url):
             file.write(chunk)
         file.flush()
-        return read_archive(Path(file.name), origin=url)
+        return read_archive(Path(file.name), origin=url, encoding=encoding)
 
 
 def _fetched(url: str) -> Iterator[bytes]:
@@ -71,16 +71,16 @@ def _fetched(url: str) -> Iterator[bytes]:
         raise DataError(f"{url} cannot be fetched: {getattr(error, 'reason', error)}.") from None
 
 
-def read_archive(path: Path, *, origin: str = "") -> Reviews:
+def read_archive(path: Path, *, origin: str = "", encoding: str = "utf-8") -> Reviews:
     """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it."""
-    origin = origin or str(path)
+    origin, encoding = origin or str(path), check_encoding(encoding)
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if is_gzip else path.open("rb") as file:
             stream = _Guarded(file, origin)  # type: ignore[arg-type]
             with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-                reviews = _collect(tracked(_members(archive, origin), READING), origin)
+                reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding)
             while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
                 pass
             return reviews
