@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.report import next_commands
 
 Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
 
@@ -142,11 +143,7 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
 
 def new_run_dir(name: str) -> Path:
     """A folder in runs/ that does not exist yet: NAME, NAME-2, NAME-3 and so on."""
-    candidate, number = RUNS / name, 1
-    while candidate.exists():
-        number += 1
-        candidate = RUNS / f"{name}-{number}"
-    return candidate
+    return next_commands.unused(RUNS / name)
 
 
 _config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)

@@ -37,6 +37,7 @@ def corpus_folder(config: DataConfig) -> Path:
 
 
 def is_local(config: DataConfig) -> bool:
+    """Whether the source is a file or folder."""
     return config.source not in ("hub", "demo") and not archive.is_url(config.source)
 
 

@@ -1,12 +1,19 @@
-"""The command that comes after a training."""
+"""The command that comes after a training, and a folder for a new run."""
 
 import json
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
 from imdb_transformer.errors import DataError, RunError, command_line
 
 RECIPE = "base.toml"  # for a pretrained encoder
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or else the first of FOLDER-2, FOLDER-3 and so on that does not exist yet."""
+    others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(path for path in chain([folder], others) if not path.exists())
 
 
 def evaluation(folder: str) -> str:

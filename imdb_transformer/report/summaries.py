@@ -1,7 +1,6 @@
 """Results of commands as text: each function returns the lines to print."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,8 +144,7 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
     line, fit = yardstick_line(measured), ("baseline", "--config", f"{folder}/config.toml")
     if measured.together is not None:
-        names = (f"{folder}-nb{number}" for number in chain([""], (f"-{i}" for i in count(2))))
-        linear = next(name for name in names if not Path(name).exists())
+        linear = next_commands.unused(Path(f"{folder}-nb"))
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
         commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
         return f"{line}\nThe mean of both has {percent(measured.together)}. To use it:\n{commands}"
