@@ -11,7 +11,7 @@ import warnings
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
-from imdb_transformer.cli import download, tokenize, train, pretrain, baseline  # noqa: F401
+from imdb_transformer.cli import download, tokenize, train, baseline  # noqa: F401
 from imdb_transformer.cli import predict, eval, compare, export, generate, verify, runs  # noqa: A004, F401
 
 # isort: on

@@ -20,7 +20,7 @@ def baseline(
     source: options.Source = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
-    encoding: options.Encoding = "",
+    encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
     config: options.Config = "base.toml",
     overrides: options.Overrides = None,
@@ -32,11 +32,9 @@ def baseline(
     as_json: options.Json = False,
 ) -> None:
     """Fit a linear model on the same reviews, as a baseline."""
-    from imdb_transformer import config_file
     from imdb_transformer.evaluation.baseline import make_baseline
 
-    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
-    resolved = config_file.load(config, [*table, *(overrides or ())])
+    resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
     folder = run_dir or new_run_dir(
         options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     )

@@ -38,7 +38,7 @@ def evaluate(
     source: Source = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
-    encoding: options.Encoding = "",
+    encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
     as_json: options.Json = False,
 ) -> None:
@@ -47,7 +47,7 @@ def evaluate(
     Writes scores and a page with figures into the run, and for a classifier on test a model card.
     """
     reading = {
-        "text_column": text_column, "label_column": label_column, "encoding": encoding or None,
+        "text_column": text_column, "label_column": label_column, "encoding": encoding,
         "bad_rows": bad_rows,
     }  # fmt: skip
     if source is None and any(value is not None for value in reading.values()):

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,9 @@ from typer.exceptions import TyperException
 from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import next_commands
+
+if TYPE_CHECKING:
+    from imdb_transformer.config import Config as LoadedConfig
 
 Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
 
@@ -192,7 +195,7 @@ OnBadRows = Annotated[
     ),
 ]  # fmt: skip
 Encoding = Annotated[
-    str,
+    str | None,
     typer.Option(metavar="NAME", help="Encoding, such as utf-8 or cp1252.", rich_help_panel=TABLE),
 ]
 
@@ -202,19 +205,22 @@ def config_for(config: str | None, source: str | None) -> str:
     return config or ("base.toml" if source else "demo.toml")
 
 
-def table_keys(
-    source: str | None, text_column: str | None, label_column: str | None, encoding: str, bad_rows: str | None
-) -> list[str]:
-    """The overrides that a command's options for a file of reviews stand for."""
+def load_config(
+    name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
+    label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: Path | None = None,
+) -> "LoadedConfig":  # fmt: skip
+    """A config with the keys that a command's own options stand for, and then with those of --set."""
+    from imdb_transformer import config_file  # with pydantic, which --help does not need
+
     if source is not None and any("\udc80" <= character <= "\udcff" for character in source):
         raise ConfigError(f"The name {source} is not UTF-8, and a config can only hold UTF-8. Rename it.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding or None, "data.bad_rows": bad_rows,
+        "data.encoding": encoding, "data.bad_rows": bad_rows,
+        "train.init_from": None if init_from is None else str(init_from),
     }  # fmt: skip
-    return [
-        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items() if value is not None
-    ]
+    passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
+    return config_file.load(name, [*(f"{key}={value}" for key, value in passed.items()), *(overrides or ())])
 
 
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]

@@ -104,7 +104,9 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts, view)
         return
-    reading = predictions.InputFormat(text_column or _text_column(paths[0]), encoding, bad_rows or "fail")
+    reading = predictions.InputFormat(
+        text_column or _text_column(paths[0]), "utf-8" if encoding is None else encoding, bad_rows or "fail"
+    )
     if output is None:
         predictions.predict_rows(request, source, reading, view)
     else:

@@ -15,7 +15,7 @@ def tokenize(
     source: options.Source = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
-    encoding: options.Encoding = "",
+    encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
     config: options.NamedConfig = None,
     overrides: options.Overrides = None,
@@ -25,10 +25,8 @@ def tokenize(
 
     The tokenizer learns from training and unlabelled text.
     """
-    from imdb_transformer import config_file
-
-    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
-    resolved = config_file.load(options.config_for(config, source), [*table, *(overrides or ())])
+    name = options.config_for(config, source)
+    resolved = options.load_config(name, overrides, source, text_column, label_column, encoding, bad_rows)
     screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path

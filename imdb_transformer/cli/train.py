@@ -1,8 +1,8 @@
-"""`imdb-tx train`: trains a classifier, and shows the progress."""
+"""`imdb-tx train` and `imdb-tx pretrain`: train a classifier or an encoder, and show the progress."""
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
-from imdb_transformer.cli.options import command, new_run_dir, run_name
+from imdb_transformer.cli.options import command, load_config, new_run_dir, run_name
 from imdb_transformer.errors import ConfigError, Interrupted, command_line
 from imdb_transformer.report import summaries
 
@@ -57,7 +57,7 @@ def train(
     source: options.Source = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
-    encoding: options.Encoding = "",
+    encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
     config: options.NamedConfig = None,
     overrides: options.Overrides = None,
@@ -74,23 +74,59 @@ def train(
 
     Downloads and tokenizes the reviews first if necessary.
     """
-    refuse_beside_resume(context)
+    _refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds 2 or more. To evaluate a single run: imdb-tx eval RUN")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
-    table = options.table_keys(source, text_column, label_column, encoding, bad_rows)
-    start = [] if init_from is None else [f"train.init_from={json.dumps(str(init_from), ensure_ascii=False)}"]
-    changes = [*table, *start, *(overrides or ())]
-    name = options.config_for(config, source)
     teachers = tuple(teacher or ())
-    if seeds == 1:
-        train_one(name, changes, run_dir, resume, "classifier", teachers, dry_run=dry_run, as_json=as_json)
+    if resume is not None:
+        _train_one(None, resume, "classifier", as_json=as_json)
+        return
+    name = options.config_for(config, source)
+    loaded = load_config(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
+    usual = run_name(Path(name).stem, name, loaded.data.source)
+    if seeds > 1:
+        _train_seeds(loaded, run_dir or RUNS / usual, seeds, teachers, test=test, as_json=as_json)
     else:
-        _train_seeds(name, changes, run_dir, seeds, teachers, test=test, as_json=as_json)
+        folder = run_dir or new_run_dir(usual)
+        _train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
 
 
-def refuse_beside_resume(context: typer.Context) -> None:
+@command(
+    options.TRAINING,
+    """imdb-tx pretrain --run-dir runs/pretrain
+imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
+)
+def pretrain(
+    context: typer.Context,
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    bad_rows: options.OnBadRows = None,
+    config: options.Config = "pretrain.toml",
+    overrides: options.Overrides = None,
+    run_dir: options.RunDir = None,
+    resume: options.Resume = None,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train an encoder on text alone. A classifier can start from it.
+
+    The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
+    from it.
+    """
+    _refuse_beside_resume(context)
+    if resume is not None:
+        _train_one(None, resume, "encoder", as_json=as_json)
+        return
+    loaded = load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
+    usual = run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
+    _train_one(loaded, run_dir or new_run_dir(usual), "encoder", dry_run=dry_run, as_json=as_json)
+
+
+def _refuse_beside_resume(context: typer.Context) -> None:
     """Raises ConfigError if --resume is combined with options of a new run."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -98,19 +134,11 @@ def refuse_beside_resume(context: typer.Context) -> None:
         raise ConfigError("--resume continues a run with its own config. Only --json may be added.")
 
 
-def train_one(
-    name: str, overrides: Sequence[str], run_dir: Path | None, resume: Path | None, kind: "Kind",
-    teachers: tuple[Path, ...] = (), *, dry_run: bool, as_json: bool,
+def _train_one(
+    config: "Config | None", folder: Path, kind: "Kind", teachers: tuple[Path, ...] = (), *,
+    dry_run: bool = False, as_json: bool,
 ) -> None:  # fmt: skip
-    """Trains one run, or shows its cost."""
-    from imdb_transformer import config_file
-
-    if resume is not None:
-        config, folder = None, resume
-    else:
-        config = config_file.load(name, overrides)
-        ending = "-pretrain" if kind == "encoder" else ""
-        folder = run_dir or new_run_dir(run_name(Path(name).stem, name, config.data.source, ending=ending))
+    """Trains one run, or shows its cost. Without a config, it continues the run."""
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
     from imdb_transformer.distributed import process_group
     from imdb_transformer.store import run
@@ -122,7 +150,7 @@ def train_one(
             if world.is_first:
                 _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
-        steps = training_steps(config, folder, kind, teachers=teachers, resume=resume is not None)
+        steps = training_steps(config, folder, kind, teachers=teachers, resume=config is None)
         result = _finish(folder, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -131,13 +159,8 @@ def train_one(
 
 
 def _train_seeds(
-    name: str, overrides: Sequence[str], run_dir: Path | None, num_seeds: int, teachers: tuple[Path, ...], *,
-    test: bool, as_json: bool,
-) -> None:  # fmt: skip
-    from imdb_transformer import config_file
-
-    config = config_file.load(name, overrides)
-    base = run_dir or RUNS / run_name(Path(name).stem, name, config.data.source)
+    config: "Config", base: Path, num_seeds: int, teachers: tuple[Path, ...], *, test: bool, as_json: bool
+) -> None:
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
     from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise
