@@ -11,8 +11,8 @@ import warnings
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
-from imdb_transformer.cli import download, tokenize, train, baseline  # noqa: F401
-from imdb_transformer.cli import predict, eval, compare, export, generate, verify, runs  # noqa: A004, F401
+from imdb_transformer.cli import reviews, train, baseline  # noqa: F401
+from imdb_transformer.cli import predict, evaluations, generate, runs  # noqa: F401
 
 # isort: on
 from imdb_transformer import progress

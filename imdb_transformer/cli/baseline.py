@@ -5,13 +5,12 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.options import command, new_run_dir
 from imdb_transformer.report import summaries
 
 Weighting = Literal["nb", "tfidf"]
 
 
-@command(
+@options.command(
     options.TRAINING,
     """imdb-tx baseline --run-dir runs/nb
 imdb-tx baseline reviews.csv --text-column body --label-column stars""",
@@ -35,7 +34,7 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    folder = run_dir or new_run_dir(
+    folder = run_dir or options.new_run_dir(
         options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     )
     screen.note(f"fitting {kind} on {resolved.data.source} ...")

@@ -8,7 +8,6 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import takes_run
-from imdb_transformer.cli.options import command
 
 Source = Annotated[
     Path,
@@ -30,7 +29,7 @@ NumSamples = Annotated[
 ]
 
 
-@command(
+@options.command(
     options.USING,
     """imdb-tx generate runs/causal "This film"
 imdb-tx generate runs/causal --temperature 0.7 --num-samples 3""",

@@ -167,8 +167,9 @@ Source = Annotated[
         metavar="SOURCE", help="Your reviews: a file or folder. Sets data.source.", show_default=False
     ),
 ]
-TextColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the review.")]
-LabelColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the class.")]
+of_table = partial(typer.Option, rich_help_panel=TABLE)
+TextColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the review.")]
+LabelColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the class.")]
 RunDir = Annotated[
     Path | None,
     typer.Option(
@@ -189,15 +190,9 @@ DryRun = Annotated[
 BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows | None,  # None: as the config says, or stop
-    typer.Option(
-        metavar="fail|skip", help="A malformed or incomplete row: stop (fail), or leave it out (skip).",
-        rich_help_panel=TABLE,
-    ),
-]  # fmt: skip
-Encoding = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Encoding, such as utf-8 or cp1252.", rich_help_panel=TABLE),
+    of_table(metavar="fail|skip", help="A malformed or incomplete row: stop (fail), or leave it out (skip)."),
 ]
+Encoding = Annotated[str | None, of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")]
 
 
 def config_for(config: str | None, source: str | None) -> str:
@@ -223,7 +218,6 @@ def load_config(
     return config_file.load(name, [*(f"{key}={value}" for key, value in passed.items()), *(overrides or ())])
 
 
-Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on stdout instead of text.", rich_help_panel=SPECIAL)
 ]

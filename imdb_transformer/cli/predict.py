@@ -9,19 +9,19 @@ import typer
 
 from imdb_transformer.cli import options, predictions, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
-from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError, RunError
 
-_of_table = partial(typer.Option, rich_help_panel=options.TABLE)
 _why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
 INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
-Input = Annotated[Path | None, _of_table("--input", metavar="FILE", help=INPUT_HELP)]
-Output = Annotated[Path | None, _of_table(metavar="FILE", help="Where to write the table with predictions.")]
-Resume = Annotated[bool, _of_table("--resume", help="Continue an unfinished --output.")]
-Force = Annotated[bool, _of_table("--force", help="Let --output overwrite --input.")]
+Input = Annotated[Path | None, options.of_table("--input", metavar="FILE", help=INPUT_HELP)]
+Output = Annotated[
+    Path | None, options.of_table(metavar="FILE", help="Where to write the table with predictions.")
+]
+Resume = Annotated[bool, options.of_table("--resume", help="Continue an unfinished --output.")]
+Force = Annotated[bool, options.of_table("--force", help="Let --output overwrite --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
-Column = Annotated[str | None, _of_table(metavar="COLUMN", help=COLUMN_HELP)]
+Column = Annotated[str | None, options.of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
     "A run, checkpoint or exported file. Repeat it for their mean.  "
     "[default: your newest classifier, or else imdb]"
@@ -44,7 +44,7 @@ Head = Annotated[int | None, _why(metavar="N", help="Head of --attention, from 1
 Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
 
 
-@command(
+@options.command(
     options.USING,
     """imdb-tx predict "I laughed, I cried." "an awful, boring film"
 imdb-tx predict --input reviews.csv --text-column body --output out.csv""",

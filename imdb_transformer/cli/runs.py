@@ -1,4 +1,4 @@
-"""`imdb-tx runs`: lists runs, and frees space that finished runs no longer need."""
+"""`imdb-tx export`, `imdb-tx verify` and `imdb-tx runs`: work on the files of runs."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,58 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import RUNS
-from imdb_transformer.cli.options import command
+from imdb_transformer.cli.completion import RUNS, takes_run
+from imdb_transformer.errors import RunError, command_line
 
+Exported = Annotated[
+    Path, typer.Argument(help="A run, or one of its checkpoints.", **takes_run("encoder", "linear"))
+]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
+Verified = Annotated[Path, typer.Argument(help="A run's folder.", **takes_run())]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 Prune = Annotated[
     bool, typer.Option("--prune", help="Delete the checkpoints last and previous of finished runs.")
 ]
 
 
-@command(
+@options.command(
+    options.USING,
+    """imdb-tx export runs/base
+imdb-tx export runs/base --output sentiment.onnx""",
+)
+def export(path: Exported, output: Output = None, as_json: options.Json = False) -> None:
+    """Write a trained model as an ONNX file, for other programs.
+
+    `imdb-tx predict --run FILE` reads it without torch.
+    """
+    from imdb_transformer.inference.export import export as export_run
+
+    screen.note(f"exporting {path} ...")
+    file = export_run(path, output)
+    num_bytes = file.stat().st_size
+    following = command_line("predict", "--run", file, "some review")
+    text = f"{file}: {num_bytes / 2**20:.1f} MiB\nnext: {following}"
+    screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text)
+
+
+@options.command(
+    options.USING,
+    """imdb-tx verify runs/base
+imdb-tx verify base --json""",
+)
+def verify(path: Verified, as_json: options.Json = False) -> None:
+    """Check the config, tokenizer and checkpoints of a run against their checksums."""
+    from imdb_transformer.store import upkeep
+
+    problems = upkeep.verify(path)
+    parts = {part: problem or "ok" for part, problem in problems.items()}
+    text = "\n".join(f"{part}: {state}" for part, state in parts.items())
+    print(json.dumps({"run": str(path), "parts": parts}) if as_json else text)
+    if damaged := [part for part, problem in problems.items() if problem]:
+        raise RunError(f"{path} is damaged: {', '.join(damaged)}.")
+
+
+@options.command(
     options.USING,
     """imdb-tx runs
 imdb-tx runs --prune""",
@@ -33,8 +75,7 @@ def runs(folder: Folder = RUNS, prune: Prune = False, as_json: options.Json = Fa
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
     listed = upkeep.runs_in(folder)
-    num_unread = len(list(folder.glob("*/run.json"))) - len(listed)
-    if num_unread:
+    if num_unread := len(list(folder.glob("*/run.json"))) - len(listed):
         screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
     records = [each.model_dump() for each in listed]
     screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder))

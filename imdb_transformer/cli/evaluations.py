@@ -1,4 +1,4 @@
-"""`imdb-tx eval`: measures a trained run."""
+"""`imdb-tx eval` and `imdb-tx compare`: measure runs, alone and side by side."""
 
 import json
 from functools import partial
@@ -9,23 +9,24 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import takes_run
-from imdb_transformer.cli.options import command
 from imdb_transformer.errors import ConfigError
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
-_column = partial(_of_source, metavar="COLUMN")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
 Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
-Split = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
+EvalSplit = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 DataDir = Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)]
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
-TextColumn = Annotated[str | None, _column(help="For --source: the column with the review.")]
-LabelColumn = Annotated[str | None, _column(help="For --source: the column with the label.")]
+ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **takes_run("encoder"))]
+Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write a page with the curves of all runs.")
+]
 
 
-@command(
+@options.command(
     options.USING,
     """imdb-tx eval runs/base
 imdb-tx eval runs/base --source other.csv --text-column body""",
@@ -33,11 +34,11 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
 )
 def evaluate(
     paths: Runs,
-    split: Split = None,
+    split: EvalSplit = None,
     data_dir: DataDir = None,
     source: Source = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
     as_json: options.Json = False,
@@ -47,8 +48,7 @@ def evaluate(
     Writes scores and a page with figures into the run, and for a classifier on test a model card.
     """
     reading = {
-        "text_column": text_column, "label_column": label_column, "encoding": encoding,
-        "bad_rows": bad_rows,
+        "text_column": text_column, "label_column": label_column, "encoding": encoding, "bad_rows": bad_rows,
     }  # fmt: skip
     if source is None and any(value is not None for value in reading.values()):
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
@@ -75,3 +75,34 @@ def evaluate(
         print(json.dumps(record) if as_json else evaluations.as_text(tables))
     if not as_json:
         print(f"written to {predictions.file} and {page}")
+
+
+@options.command(
+    options.USING,
+    """imdb-tx compare runs/base runs/nb
+imdb-tx compare base base-2 --html compare.html""",
+)
+def compare(
+    paths: ComparedRuns, split: Split = "validation", html: Html = None, as_json: options.Json = False
+) -> None:
+    """Compare runs on the same reviews.
+
+    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
+    """
+    if len(paths) < 2:
+        raise ConfigError("compare takes two runs or more.")
+    screen.note(f"comparing {len(paths)} runs on {split} ...")  # the next imports take seconds
+    from imdb_transformer import hardware
+    from imdb_transformer.evaluation.compare import compare as compare_runs
+    from imdb_transformer.report import evaluations, pages
+    from imdb_transformer.report.layout import check_page
+
+    if html is not None:
+        check_page(html)
+    hardware.keep_freed_memory()
+    comparison, predictions = compare_runs(paths, split)
+    if html is not None:  # before stdout, whose reader may leave
+        pages.write_comparison(html, comparison, predictions)
+        screen.note(f"written to {html}")
+    shown = evaluations.as_text(evaluations.comparison_tables(comparison))
+    print(comparison.model_dump_json() if as_json else shown)
