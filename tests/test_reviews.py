@@ -56,7 +56,7 @@ def test_a_label_with_a_line_break_stays_on_its_line() -> None:
 
 
 def test_a_long_review_is_cut_between_words() -> None:
-    line = reviews.prediction_as_text(Prediction("pos", 0.9, "word " * 50, {}))
+    line = reviews.as_text(Prediction("pos", 0.9, "word " * 50, {}))
     assert line.endswith(" word…")
     assert len(line) <= len("pos\t0.9000\t") + reviews.TEXT_WIDTH
 

@@ -130,4 +130,4 @@ def test_coloured_text_has_no_escape_codes_but_ours() -> None:
 def test_a_name_of_several_lines_stays_in_its_cell(name: str) -> None:
     plain = name.replace("\n", " ").replace("\t", " ").replace("\r", " ")
     assert text_table([name], [[name]]) == f"{plain}\n{plain}"
-    assert reviews.prediction_as_text(Prediction(name, 0.5, name, {})) == f"{plain}\t0.5000\t{plain}"
+    assert reviews.as_text(Prediction(name, 0.5, name, {})) == f"{plain}\t0.5000\t{plain}"

@@ -10,6 +10,7 @@ import typer
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import takes_run
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.report.layout import check_page
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
@@ -95,7 +96,6 @@ def compare(
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.report import evaluations, pages
-    from imdb_transformer.report.layout import check_page
 
     if html is not None:
         check_page(html)

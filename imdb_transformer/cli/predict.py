@@ -10,6 +10,7 @@ import typer
 from imdb_transformer.cli import options, predictions, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.report.layout import check_page
 
 _why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
@@ -81,7 +82,8 @@ def predict(
     is_stdin = texts == ["-"] or input_file == Path("-")
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    view = _view(explain, method, attention, layer, head, html)
+    if (method and not explain) or ((layer is not None or head is not None) and not attention):
+        raise ConfigError("--method needs --explain. --layer and --head need --attention.")
     can_resume = output is not None and input_file is not None and input_file.is_file()
     if (output is not None and input_file is None) or (resume and not can_resume):
         raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
@@ -90,40 +92,28 @@ def predict(
         raise ConfigError(
             "--text-column, --encoding and --bad-rows need --input or standard input. --force needs --output."
         )
-    if (view and not texts) or (html and not view):
+    has_views = explain or attention
+    if (has_views and not texts) or (html and not has_views):
         raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
     if html is not None:
-        from imdb_transformer.report.layout import check_page
-
         check_page(html)
     paths = run_paths or [default_run()]
     if not run_paths:
         screen.note(f"run: {paths[0]}")
-    request = predictions.Request(paths, threshold, probabilities, as_json)
+    request = predictions.Request(
+        paths, threshold, probabilities, as_json, (method or "pooling") if explain else None, attention,
+        layer, 1 if head is None else head, html,
+    )  # fmt: skip
     source = predictions.STDIN if is_stdin else input_file
     if source is None:
-        predictions.predict_texts(request, texts, view)
+        predictions.predict_texts(request, texts)
         return
-    reading = predictions.InputFormat(
-        text_column or _text_column(paths[0]), "utf-8" if encoding is None else encoding, bad_rows or "fail"
-    )
+    column = text_column or _text_column(paths[0])
+    reading = predictions.InputFormat(column, "utf-8" if encoding is None else encoding, bad_rows or "fail")
     if output is None:
-        predictions.predict_rows(request, source, reading, view)
+        predictions.predict_rows(request, source, reading)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
-
-
-def _view(
-    explain: bool, method: predictions.Method | None, attention: bool, layer: int | None, head: int | None,
-    html: Path | None,
-) -> predictions.View | None:  # fmt: skip
-    """What to show beside a prediction; None if nothing. Raises ConfigError for options that need another."""
-    if (method and not explain) or ((layer is not None or head is not None) and not attention):
-        raise ConfigError("--method needs --explain. --layer and --head need --attention.")
-    if not (explain or attention):
-        return None
-    shown_method = method or "pooling" if explain else None
-    return predictions.View(shown_method, attention, layer, 1 if head is None else head, html)
 
 
 def _text_column(path: Path) -> str:

@@ -6,18 +6,18 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import Interrupted
-from imdb_transformer.report import summaries, terminal
+from imdb_transformer.report import reviews, summaries, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     import pyarrow as pa
 
-    from imdb_transformer.inference.predictor import Prediction, Predictor
+    from imdb_transformer.inference.explanation import Attention, Explanation
+    from imdb_transformer.inference.predictor import Predictor
 
 Method = Literal["pooling", "gradients"]
 STDIN = Path("standard input")
@@ -33,7 +33,7 @@ class InputFormat(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Which runs predict, and how the predictions are printed."""
+    """Which runs predict, and what is shown of each review."""
 
     paths: list[Path]
     threshold: float | None
@@ -41,11 +41,6 @@ class Request(NamedTuple):
     each_class: bool
     """whether to show the probability of each class"""
     as_json: bool
-
-
-class View(NamedTuple):
-    """What to show of a review beside its prediction."""
-
     method: Method | None
     """of the explanation; None shows none"""
     attention: bool
@@ -53,12 +48,19 @@ class View(NamedTuple):
     head: int
     html: Path | None
 
+    @property
+    def has_views(self) -> bool:
+        """Whether an explanation or attention is shown, which needs torch."""
+        return self.method is not None or self.attention
+
 
 def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predictor":
     """Loads a predictor. `exact`: one text and many get the same probability. `few`: without torch."""
     from imdb_transformer.inference.predictor import Predictor
 
-    predictor = Predictor.load(*request.paths, exact=exact, few=few, threshold=request.threshold)
+    predictor = Predictor.load(
+        *request.paths, exact=exact, few=few and not request.has_views, threshold=request.threshold
+    )
     if any(model.origin.config.data.source == "demo" for model in predictor.models):
         screen.note(summaries.DEMO_NOTE)
     if "torch" in sys.modules:  # an exported file does not need it
@@ -68,16 +70,12 @@ def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predic
     return predictor
 
 
-def predict_texts(request: Request, texts: list[str], view: View | None) -> None:
+def predict_texts(request: Request, texts: list[str]) -> None:
     """Prints the predictions of texts."""
-    predictor = load(request, exact=True, few=view is None and len(texts) <= FEW)
+    predictor = load(request, exact=True, few=len(texts) <= FEW)
     _note_empty(texts)
-    _note_unfamiliar(predictor, texts)
     _note_files(texts)
-    if view is None:
-        _show(predictor(texts), request)
-    else:
-        _show_views(predictor, texts, view, request)
+    _show(predictor, [texts], request)
 
 
 def _note_files(texts: list[str]) -> None:
@@ -105,43 +103,50 @@ def _note_unfamiliar(predictor: "Predictor", texts: list[str]) -> None:
         screen.note(f"note: {knows} few words of {which}. Its predictions may be wrong.")
 
 
-def _show(predictions: "Iterable[Prediction]", request: Request) -> None:
-    from imdb_transformer.report.reviews import prediction_as_text
+def _show(
+    predictor: "Predictor", blocks: Iterable[list[str]], request: Request, *, is_typed: bool = False
+) -> None:
+    """Prints the predictions of each block of texts as it comes, and writes the page that was asked for.
 
-    with screen.until_reader_leaves():
-        for prediction in predictions:
-            text = prediction_as_text(prediction, each_class=request.each_class)
-            print(json.dumps(prediction.record()) if request.as_json else text)
-
-
-def _show_views(predictor: "Predictor", texts: Iterable[str], view: View, request: Request) -> None:
-    from imdb_transformer.inference.explanation import all_heads, choose_head, explain
-    from imdb_transformer.report import reviews
-
+    A note says if there are unfamiliar reviews in the first block or, if a person types them, in any.
+    """
     has_colours = terminal.has_colours(sys.stdout)
     sections = []
-    with screen.until_reader_leaves():
-        try:
-            for prediction in predictor(texts, chunk=1):
-                text = prediction.text
-                why = explain(predictor, text, method=view.method) if view.method else None
-                heads = all_heads(predictor, text) if view.attention else []
-                weights = choose_head(heads, view.layer, view.head) if heads else None
-                if view.html is not None:
-                    sections.append(reviews.as_html(prediction, why, weights, heads))
-                if request.as_json:
-                    views = {"explanation": why, "attention": weights}
-                    records = {name: each.record() for name, each in views.items() if each is not None}
-                    print(json.dumps(prediction.record() | records))
-                else:
+    try:
+        for i, texts in enumerate(blocks):
+            if is_typed or i == 0:
+                _note_unfamiliar(predictor, texts)
+            with screen.until_reader_leaves():
+                for prediction in predictor(texts, chunk=1) if request.has_views else predictor(texts):
+                    why, weights, heads = _views(predictor, prediction.text, request)
+                    if request.html is not None:
+                        sections.append(reviews.as_html(prediction, why, weights, heads))
+                    if request.as_json:
+                        views = {"explanation": why, "attention": weights}
+                        records = {name: each.record() for name, each in views.items() if each is not None}
+                        print(json.dumps(prediction.record() | records))
+                        continue
                     print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
                     if why is not None and has_colours:
                         print(reviews.coloured(why), file=terminal.beneath(sys.stdout), flush=True)
-        finally:  # also if the reader leaves
-            if view.html is not None and sections:
-                explained, attended = view.method is not None, view.attention
-                reviews.write_reviews(view.html, sections, explained=explained, attended=attended)
-                screen.note(f"written to {view.html}")
+    finally:  # also if the reader leaves
+        if request.html is not None and sections:
+            explained, attended = request.method is not None, request.attention
+            reviews.write_reviews(request.html, sections, explained=explained, attended=attended)
+            screen.note(f"written to {request.html}")
+
+
+def _views(
+    predictor: "Predictor", text: str, request: Request
+) -> "tuple[Explanation | None, Attention | None, list[Attention]]":
+    """The explanation, the attention of the chosen head, and that of all heads, if they were asked for."""
+    if not request.has_views:
+        return None, None, []
+    from imdb_transformer.inference.explanation import all_heads, choose_head, explain
+
+    why = explain(predictor, text, method=request.method) if request.method else None
+    heads = all_heads(predictor, text) if request.attention else []
+    return why, choose_head(heads, request.layer, request.head) if heads else None, heads
 
 
 @contextmanager
@@ -159,20 +164,13 @@ def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, It
         screen.note(f"skipped rows: {skip.num_rows:,}")
 
 
-def predict_rows(request: Request, source: Path, reading: InputFormat, view: View | None) -> None:
+def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
     with _opened(source, reading) as (_, parts):
-        predictor = load(request, exact=not source.is_file(), few=view is None and is_typed)
+        predictor = load(request, exact=not source.is_file(), few=is_typed)
         blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
-        if is_typed:
-            blocks = _typed(blocks)
-        texts = _with_notes(blocks, predictor, each_time=is_typed)
-        if view is not None:
-            _show_views(predictor, chain.from_iterable(texts), view, request)
-            return
-        for block in texts:
-            _show(predictor(block), request)
+        _show(predictor, _typed(blocks) if is_typed else blocks, request, is_typed=is_typed)
 
 
 def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -184,16 +182,6 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
             screen.note("")
             return
         yield [text for text in block if text.strip()]
-
-
-def _with_notes(
-    blocks: Iterator[list[str]], predictor: "Predictor", *, each_time: bool
-) -> Iterator[list[str]]:
-    """The blocks, with a note about unfamiliar reviews in the first one, or in each."""
-    for i, block in enumerate(blocks):
-        if each_time or i == 0:
-            _note_unfamiliar(predictor, block)
-        yield block
 
 
 def write_rows(

@@ -26,22 +26,21 @@ LEAST_WEIGHT = 0.01  # of attention on a page; there are too many smaller ones
 FAINTEST = 0.05  # share of the strongest; below it nothing is coloured
 
 
-def prediction_as_text(prediction: "Prediction", *, each_class: bool = False, with_text: bool = True) -> str:
-    """One line for a review: its class, the probability of each class if asked for, and its text."""
-    columns = [f"{one_line(name)} {value:.4f}" for name, value in prediction.probabilities.items()]
-    text = [shortened(prediction.text, TEXT_WIDTH)] if with_text else []
-    answer = f"{one_line(prediction.label)}\t{prediction.probability:.4f}"
-    return "\t".join([answer, *(columns if each_class else []), *text])
-
-
 def as_text(
-    prediction: "Prediction", why: "Explanation | None", attention: "Attention | None", *,
+    prediction: "Prediction", why: "Explanation | None" = None, attention: "Attention | None" = None, *,
     each_class: bool = False,
 ) -> str:  # fmt: skip
-    """A prediction. The words that decided and a heat map of attention follow if they are passed."""
+    """One line for a review: its class, the probability of each class if asked for, and its text.
+
+    The words that decided and a heat map of attention follow if they are passed. The words replace the text.
+    """
+    columns = [f"{one_line(prediction.label)}\t{prediction.probability:.4f}"]
+    if each_class:
+        columns += [f"{one_line(name)} {value:.4f}" for name, value in prediction.probabilities.items()]
+    if why is None:
+        columns.append(shortened(prediction.text, TEXT_WIDTH))
     views = [*(_explanation_lines(why) if why else []), *(_map_as_text(attention) if attention else [])]
-    prediction_line = prediction_as_text(prediction, each_class=each_class, with_text=why is None)
-    return "\n  ".join([prediction_line, *views])
+    return "\n  ".join(["\t".join(columns), *views])
 
 
 def as_html(
