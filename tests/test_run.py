@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from imdb_transformer import config_file
-from imdb_transformer.cli.options import new_run_dir
 from imdb_transformer.cli.predict import default_run
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.files import (
     new_folder,
@@ -281,7 +281,7 @@ def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path)
 def test_new_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for expected in ("base", "base-2", "base-3"):
-        folder = new_run_dir("base")
+        folder = unused(Path("runs/base"))
         folder.mkdir(parents=True)
         assert folder == Path("runs") / expected
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.report import summaries
+from imdb_transformer.cli.completion import RUNS
+from imdb_transformer.report import next_commands, summaries
 
 Weighting = Literal["nb", "tfidf"]
 
@@ -34,9 +35,8 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    folder = run_dir or options.new_run_dir(
-        options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
-    )
+    name = options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
+    folder = run_dir or next_commands.unused(RUNS / name)
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     fitted = make_baseline(folder, resolved, kind)
     screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))

@@ -16,9 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from imdb_transformer.cli.completion import RUNS, complete_configs, complete_keys, config_keys, takes_run
+from imdb_transformer.cli.completion import complete_configs, complete_keys, config_keys, takes_run
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.report import next_commands
 
 if TYPE_CHECKING:
     from imdb_transformer.config import Config as LoadedConfig
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
 
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
-RUN_OPTIONS, TABLE, SPECIAL = "The run", "A file of reviews", "Other"
+TABLE, SPECIAL = "A file of reviews", "Other"
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
@@ -144,11 +143,6 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     return ("-".join(name.split()) or usual) + ending  # it needs no quotes
 
 
-def new_run_dir(name: str) -> Path:
-    """A folder in runs/ that does not exist yet: NAME, NAME-2, NAME-3 and so on."""
-    return next_commands.unused(RUNS / name)
-
-
 _config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)
 CONFIG_HELP = "A config: a file, or a name in the package."
 Config = Annotated[str, _config(help=CONFIG_HELP)]
@@ -170,23 +164,14 @@ Source = Annotated[
 of_table = partial(typer.Option, rich_help_panel=TABLE)
 TextColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the review.")]
 LabelColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the class.")]
-RunDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="The run's folder.  [default: a new one in runs/]", rich_help_panel=RUN_OPTIONS
-    ),
-]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        help="Continue this run with its own config.", rich_help_panel=RUN_OPTIONS,
-        **takes_run("linear", shipped=False),
-    ),
-]  # fmt: skip
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show what the training costs; train nothing.", rich_help_panel=SPECIAL),
-]
+_of_run = partial(typer.Option, rich_help_panel="The run")
+RUN_DIR_HELP = "The run's folder.  [default: a new one in runs/]"
+RunDir = Annotated[Path | None, _of_run(metavar="FOLDER", help=RUN_DIR_HELP)]
+RESUME_HELP = "Continue this run with its own config."
+Resume = Annotated[Path | None, _of_run(help=RESUME_HELP, **takes_run("linear", shipped=False))]
+_special = partial(typer.Option, rich_help_panel=SPECIAL)
+DryRun = Annotated[bool, _special("--dry-run", help="Show what the training costs; train nothing.")]
+Json = Annotated[bool, _special("--json", help="Print JSON on stdout instead of text.")]
 BadRows = Literal["fail", "skip"]
 OnBadRows = Annotated[
     BadRows | None,  # None: as the config says, or stop
@@ -216,11 +201,6 @@ def load_config(
     }  # fmt: skip
     passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
     return config_file.load(name, [*(f"{key}={value}" for key, value in passed.items()), *(overrides or ())])
-
-
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON on stdout instead of text.", rich_help_panel=SPECIAL)
-]
 
 
 def _show_version(wanted: bool) -> None:

@@ -30,12 +30,8 @@ RUN_HELP = (
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
 THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
-EachClass = Annotated[
-    bool,
-    typer.Option(
-        "--probabilities", help="Show the probability of each class. JSON always has them; a page has none."
-    ),
-]
+EACH_HELP = "Show the probability of each class. JSON always has them; a page has none."
+EachClass = Annotated[bool, typer.Option("--probabilities", help=EACH_HELP)]
 Explain = Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")]
 METHOD_HELP = "How --explain finds the words: max-pooling or gradients.  [default: pooling]"
 ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]

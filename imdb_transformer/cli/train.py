@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,9 +12,9 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
-from imdb_transformer.cli.options import command, load_config, new_run_dir, run_name
+from imdb_transformer.cli.options import command, load_config, run_name
 from imdb_transformer.errors import ConfigError, Interrupted, command_line
-from imdb_transformer.report import summaries
+from imdb_transformer.report import next_commands, summaries
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
@@ -22,29 +23,15 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-OTHERS, REPEATED = "Other runs", "Several seeds"  # headings of --help
-InitFrom = Annotated[
-    Path | None,
-    typer.Option(help="Start with the encoder of this run.", rich_help_panel=OTHERS, **takes_run("linear")),
-]
-Teachers = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Also learn this run's predictions of unlabelled reviews. Repeatable.", rich_help_panel=OTHERS,
-        **takes_run("encoder"),
-    ),
-]  # fmt: skip
-Seeds = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, max=1000, help="Train N runs that differ in the seed, and show mean and spread.",
-        rich_help_panel=REPEATED,
-    ),
-]  # fmt: skip
-Test = Annotated[
-    bool,
-    typer.Option("--test", help="Evaluate on test, too. Only for a fixed recipe.", rich_help_panel=REPEATED),
-]
+_of_others = partial(typer.Option, rich_help_panel="Other runs")
+_repeated = partial(typer.Option, rich_help_panel="Several seeds")
+INIT_HELP = "Start with the encoder of this run."
+InitFrom = Annotated[Path | None, _of_others(help=INIT_HELP, **takes_run("linear"))]
+TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
+Teachers = Annotated[list[Path] | None, _of_others(help=TEACHER_HELP, **takes_run("encoder"))]
+SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
+Seeds = Annotated[int, _repeated(metavar="N", min=1, max=1000, help=SEEDS_HELP)]
+Test = Annotated[bool, _repeated("--test", help="Evaluate on test, too. Only for a fixed recipe.")]
 
 
 @command(
@@ -89,7 +76,7 @@ def train(
     if seeds > 1:
         _train_seeds(loaded, run_dir or RUNS / usual, seeds, teachers, test=test, as_json=as_json)
     else:
-        folder = run_dir or new_run_dir(usual)
+        folder = run_dir or next_commands.unused(RUNS / usual)
         _train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
 
 
@@ -123,7 +110,8 @@ def pretrain(
         return
     loaded = load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
     usual = run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
-    _train_one(loaded, run_dir or new_run_dir(usual), "encoder", dry_run=dry_run, as_json=as_json)
+    folder = run_dir or next_commands.unused(RUNS / usual)
+    _train_one(loaded, folder, "encoder", dry_run=dry_run, as_json=as_json)
 
 
 def _refuse_beside_resume(context: typer.Context) -> None:
