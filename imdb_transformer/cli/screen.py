@@ -52,27 +52,21 @@ def note(text: str) -> None:
     """Prints lines on stderr, above the bar if there is one. Of several processes only the first does."""
     if not IS_FIRST:
         return
-    screen = terminal.beneath(sys.stderr)
-    above_bar = bool(_bars) and _is_shown(_bars[-1])
-    with _bars[-1].external_write_mode(file=screen) if above_bar else nullcontext():
-        show(text, sys.stderr, erases_line=above_bar)  # the terminal's ^C stands behind the bar
-
-
-def _is_shown(shown: Any) -> bool:
-    """Whether a bar has appeared. tqdm would draw one too early after a line, and never erase it."""
-    return not shown.disable and bool(shown.last_print_t >= shown.start_t + shown.delay)
+    # A bar that has appeared: tqdm would draw another too early after a line, and never erase it.
+    bars = [each for each in _bars if not each.disable and each.last_print_t >= each.start_t + each.delay]
+    with bars[-1].external_write_mode(file=terminal.beneath(sys.stderr)) if bars else nullcontext():
+        show(text, sys.stderr, erases_line=bool(bars))  # the terminal's ^C stands behind the bar
 
 
 def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
-    """Shows a warning about reviews as a sentence, and any other as Python does."""
-    if issubclass(category, DataWarning):
-        shown = f"warning: {message}"
-    else:
-        shown = warnings.formatwarning(message, category, filename, lineno, line)
-    print(shown, file=file) if file else note(shown.rstrip())
+    """Shows a warning about reviews as a sentence, and any other as Python does. `file` is never passed."""
+    del file
+    is_ours = issubclass(category, DataWarning)
+    usual = warnings.formatwarning(message, category, filename, lineno, line)
+    note(f"warning: {message}" if is_ours else usual.rstrip())
 
 
 @contextmanager
@@ -143,20 +137,15 @@ def until_reader_leaves() -> Iterator[None]:
     """Ends the process quietly when the reader of stdout, such as `head`, closes it."""
     try:
         yield
-        _flush_stdout()
+        try:
+            sys.stdout.flush()  # now: errors at the interpreter's exit could not be reported
+        except OSError as error:
+            _discard_stdout()
+            error.filename = "standard output"
+            raise
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(0)
-
-
-def _flush_stdout() -> None:
-    """Writes buffered text now: errors at the interpreter's exit could not be reported."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        _discard_stdout()
-        error.filename = "standard output"
-        raise
 
 
 def _discard_stdout() -> None:
