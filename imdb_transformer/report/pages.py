@@ -88,7 +88,7 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
     sections = [
         f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
         tiles(evaluations.score_rows(evaluation)),
-        figures.grid(_figures(predictions)),
+        figures.grid(_figures({opened.folder.name: predictions})),
         *(html_table(*table) for table in evaluations.evaluation_tables(evaluation, baselines)[1:]),
         *_yardstick(opened),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
@@ -102,34 +102,31 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
 def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[Predictions]) -> None:
     """Writes a page with the scores of several runs and their curves together."""
     by_name = dict(zip(comparison.runs, predictions, strict=True))
+    tables = [html_table(*table) for table in evaluations.comparison_tables(comparison)]
+    title = f"{', '.join(by_name)} on {predictions[0].evaluation.split}"
+    write_page(path, title, [*tables, figures.grid(_figures(by_name))])
+
+
+def _figures(by_name: Mapping[str, Predictions]) -> list[figures.Figure | None]:
+    """Curves of runs on the same reviews. A single run's reliability is shown before calibration, too."""
+    first = next(iter(by_name.values()))
+    labels, evaluation = first.labels, first.evaluation
     logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
-    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
-    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
-    labels, evaluation = predictions[0].labels, predictions[0].evaluation
     levels = {name: each.evaluation.accuracy for name, each in by_name.items()}
-    sections = [
-        *(html_table(*table) for table in evaluations.comparison_tables(comparison)),
-        figures.grid([
-            figures.losses(logged),
-            figures.accuracies(logged, levels if evaluation.split == "validation" else None),
-            figures.roc(probabilities, labels, evaluation.classes),
-            figures.reliability(probabilities, labels, errors),
-        ]),
-    ]  # fmt: skip
-    write_page(path, f"{', '.join(by_name)} on {evaluation.split}", sections)
-
-
-def _figures(predictions: Predictions) -> list[figures.Figure | None]:
-    evaluation, name = predictions.evaluation, predictions.run.folder.name
-    calibrated = np.exp(predictions.log_probabilities)
-    probabilities = {"before calibration": np.exp(predictions.raw_log_probabilities), "after": calibrated}
-    errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
-    logged = {name: metrics.read(predictions.run.folder)}
+    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
+    reliability, errors = (
+        probabilities,
+        {name: each.evaluation.calibrated.ece for name, each in by_name.items()},
+    )
+    if len(by_name) == 1:
+        (calibrated,) = probabilities.values()
+        reliability = {"before calibration": np.exp(first.raw_log_probabilities), "after": calibrated}
+        errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
     return [
         figures.losses(logged),
-        figures.accuracies(logged),
-        figures.roc({name: calibrated}, predictions.labels, evaluation.classes),
-        figures.reliability(probabilities, predictions.labels, errors),
+        figures.accuracies(logged, levels if evaluation.split == "validation" else None),
+        figures.roc(probabilities, labels, evaluation.classes),
+        figures.reliability(reliability, labels, errors),
     ]
 
 
