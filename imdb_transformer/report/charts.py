@@ -66,7 +66,8 @@ def line_chart(
         if curve.labelled is not None:
             point = curve.points[curve.labelled]
             labelled.append((place(point), f"{point[1]:.{digits}f}"))
-    return _svg(height, [*parts, *_labels(labelled)])
+    drawing = "".join([*parts, *_labels(labelled)])
+    return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{drawing}</svg>'
 
 
 def legend(names: Sequence[str]) -> str:
@@ -118,10 +119,6 @@ def _labels(labelled: Sequence[tuple[Point, str]]) -> list[str]:
         anchor = "end" if x > WIDTH - 60 else "start" if x < LEFT + 20 else "middle"
         labels.append(_text(x, round(level, 1), value, anchor, "value"))
     return labels
-
-
-def _svg(height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{"".join(parts)}</svg>'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", style: str = "") -> str:

@@ -25,8 +25,6 @@ from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
 FILE_NAME = "README.md"
-OF_IMDB = "The reviews belong to their authors and are not part of this repository."
-OF_OTHERS = "The texts are not part of this repository."
 
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 
@@ -138,7 +136,11 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         for each in measured(opened, "best-*")
         if " of " in each.split and " + " not in each.checkpoint
     }
-    source = f"IMDB's labelled training reviews ({HUB_NAME})" if is_imdb else _last(config.data.source)
+    # Readers of the card do not have the other folders.
+    source, rights = _plain(Path(config.data.source).name), "The texts are not part of this repository."
+    if is_imdb:
+        source = f"IMDB's labelled training reviews ({HUB_NAME})"
+        rights = "The reviews belong to their authors and are not part of this repository."
     start, repeat = "It started from random weights.", ["train", "--config", "config.toml"]
     if init_from:
         start = f"Its encoder started from {_plain(_run_name(init_from))}."
@@ -155,7 +157,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         name=_plain(name),
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(_plain, evaluation.classes)),
-        data=f"It was trained on {source}. {start} {OF_IMDB if is_imdb else OF_OTHERS}",
+        data=f"It was trained on {source}. {start} {rights}",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=_rows(score_rows(evaluation)),
@@ -173,12 +175,12 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
     is_imdb = opened.config.data.source == "hub"
     scores = {"accuracy": evaluation.accuracy, "f1": evaluation.f1}
     metrics = [{"type": score, "value": round(value, 4)} for score, value in scores.items()]
-    data = {
-        "type": HUB_NAME if is_imdb else "own",
-        "name": "IMDB" if is_imdb else "own",
-        "split": evaluation.split,
+    data = {"type": HUB_NAME, "name": "IMDB"} if is_imdb else {"type": "own", "name": "own"}
+    result = {
+        "task": {"type": "text-classification"},
+        "dataset": data | {"split": evaluation.split},
+        "metrics": metrics,
     }
-    result = {"task": {"type": "text-classification"}, "dataset": data, "metrics": metrics}
     return {
         "library_name": "imdb-tx",
         "pipeline_tag": "text-classification",
@@ -192,11 +194,6 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
 
 def _rows(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(_plain(cell_text(cell)) for cell in row)} |" for row in rows)
-
-
-def _last(path: str) -> str:
-    """The last part of a path. Readers of a card do not have the other folders."""
-    return _plain(Path(path).name)
 
 
 def _run_name(path: str) -> str:

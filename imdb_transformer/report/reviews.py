@@ -53,10 +53,11 @@ def as_html(
     if why is None:
         parts.append(f'<p class="review">{with_breaks(prediction.text)}</p>')
     else:
-        sums = _sums(why)
+        shares = [word.share for word in why.words]
+        toward, against = (sum(max(0, sign * share) for share in shares) for sign in (1, -1))
         parts += [
-            f'<p><mark class="for" style="--a: .4">for {html.escape(why.toward)} {sums[0]:+.1f}</mark>, '
-            f'<mark class="against" style="--a: .4">against {sums[1]:+.1f}</mark></p>',
+            f'<p><mark class="for" style="--a: .4">for {html.escape(why.toward)} {toward:+.1f}</mark>, '
+            f'<mark class="against" style="--a: .4">against {against:+.1f}</mark></p>',
             f'<p class="review">{marked_words(why, prediction.text)}</p>',
             f'<p class="note">{"<br>".join(map(html.escape, _explanation_lines(why)))}</p>',
         ]
@@ -99,12 +100,6 @@ def with_breaks(text: str) -> str:
     from imdb_transformer.data.reviews import BREAK_TAG  # with numpy, which --help does not need
 
     return html.escape(re.sub(BREAK_TAG, "\n", text, flags=re.IGNORECASE))
-
-
-def _sums(explanation: "Explanation") -> tuple[float, float]:
-    """The summed shares of the words for `toward`, and of those against it, both positive."""
-    shares = [word.share for word in explanation.words]
-    return sum(share for share in shares if share > 0), sum(-share for share in shares if share < 0)
 
 
 def _explanation_lines(explanation: "Explanation") -> list[str]:
