@@ -7,7 +7,7 @@ own panels need rich, which takes longer to import than everything else that `--
 import difflib
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,11 +22,26 @@ from imdb_transformer.errors import ConfigError
 if TYPE_CHECKING:
     from imdb_transformer.config import Config as LoadedConfig
 
-Rows = Iterable[tuple[str, tuple[str, str]]]  # heading, (name, help)
-
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 TABLE, SPECIAL = "A file of reviews", "Other"
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
+
+
+def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    """Commands, arguments and options by heading, in the order of the first of each; `SPECIAL` is last."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for name, each in getattr(command, "commands", {}).items():
+        sections.setdefault(each.rich_help_panel, []).append((name, each.get_short_help_str()))
+    for param in command.get_params(ctx):
+        if (record := param.get_help_record(ctx)) is not None:
+            is_argument = param.param_type_name == "argument"
+            usual = "Arguments" if is_argument else SPECIAL if param.name == "help" else "Options"
+            heading = getattr(param, "rich_help_panel", None) or usual
+            name = record[0].partition(" <")[0] if is_argument else record[0]
+            sections.setdefault(heading, []).append((name, record[1]))
+    for heading, section in sorted(sections.items(), key=lambda item: item[0] == SPECIAL):
+        with formatter.section(heading):
+            formatter.write_dl(section)
 
 
 def _write_examples(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
@@ -38,16 +53,12 @@ def _write_examples(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any
 class Command(TyperCommand):
     """A command whose help has headings (`rich_help_panel`) and examples (`epilog`)."""
 
-    format_epilog = _write_examples
+    format_options, format_epilog = _write_options, _write_examples
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """The first paragraph of the help, whole."""
         del limit
         return " ".join((self.help or "").split("\n\n")[0].split())
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options by heading."""
-        _write_sections(_parameters(self, ctx), formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses as typer does. If an unknown option is a key of the config, the error suggests --set."""
@@ -68,34 +79,7 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The program: commands by heading."""
 
-    format_epilog = _write_examples
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Commands by heading, then options."""
-        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        rows = [(each.rich_help_panel, (name, each.get_short_help_str())) for name, each in commands]  # type: ignore[attr-defined]
-        _write_sections(rows, formatter)
-        _write_sections(_parameters(self, ctx), formatter)
-
-
-def _parameters(command: TyperCommand | TyperGroup, ctx: Any) -> Rows:
-    for param in command.get_params(ctx):
-        if (record := param.get_help_record(ctx)) is not None:
-            is_argument = param.param_type_name == "argument"
-            heading = "Arguments" if is_argument else SPECIAL if param.name == "help" else "Options"
-            name, text = record
-            row = (name.partition(" <")[0] if is_argument else name, text)
-            yield getattr(param, "rich_help_panel", None) or heading, row
-
-
-def _write_sections(rows: Rows, formatter: Any) -> None:
-    """Rows below their headings, in the order of each heading's first row. `SPECIAL` is last."""
-    sections: dict[str, list[tuple[str, str]]] = {}
-    for heading, row in rows:
-        sections.setdefault(heading, []).append(row)
-    for heading, section in sorted(sections.items(), key=lambda item: item[0] == SPECIAL):
-        with formatter.section(heading):
-            formatter.write_dl(section)
+    format_options, format_epilog = _write_options, _write_examples
 
 
 def _key_hint(option: str, args: list[str], *, is_exact: bool) -> str:
@@ -148,19 +132,11 @@ CONFIG_HELP = "A config: a file, or a name in the package."
 Config = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key, such as train.lr=3e-4. Repeatable.",
-        autocompletion=complete_keys,
-    ),
-]  # fmt: skip
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SOURCE", help="Your reviews: a file or folder. Sets data.source.", show_default=False
-    ),
-]
+SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
+_set = partial(typer.Option, "--set", metavar="KEY=VALUE", autocompletion=complete_keys)
+Overrides = Annotated[list[str] | None, _set(help=SET_HELP)]
+SOURCE_HELP = "Your reviews: a file or folder. Sets data.source."
+Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 of_table = partial(typer.Option, rich_help_panel=TABLE)
 TextColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the review.")]
 LabelColumn = Annotated[str | None, of_table(metavar="COLUMN", help="The column with the class.")]
