@@ -77,8 +77,12 @@ def write_reviews(path: Path, sections: Sequence[str], *, explained: bool, atten
 
 def coloured(explanation: "Explanation") -> str:
     """The whole text for a terminal: deciding words in colour, control characters spelt out."""
-    largest = explanation.largest
-    return "  " + " ".join(_coloured(word, largest) for word in explanation.words)
+    largest, words = explanation.largest, []
+    for word in explanation.words:
+        text, strength = visible(word.word), abs(word.share) / largest
+        colour = f"{BOLD if strength > 0.5 else ''}{GREEN if word.share > 0 else RED}"
+        words.append(text if strength < 0.1 else f"{colour}{text}{PLAIN}")
+    return f"  {' '.join(words)}"
 
 
 def marked_words(explanation: "Explanation", text: str) -> str:
@@ -117,13 +121,6 @@ def _explanation_lines(explanation: "Explanation") -> list[str]:
 
 def _shares(words: "Sequence[WordShare]") -> str:
     return ", ".join(f'"{word.word[:40]}" {word.share:+.3f}' for word in words) or "nothing"
-
-
-def _coloured(word: "WordShare", largest: float) -> str:
-    text, strength = visible(word.word), abs(word.share) / largest
-    if strength < 0.1:
-        return text
-    return f"{BOLD if strength > 0.5 else ''}{GREEN if word.share > 0 else RED}{text}{PLAIN}"
 
 
 def _map_as_text(attention: "Attention") -> list[str]:
