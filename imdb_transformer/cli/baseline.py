@@ -9,6 +9,7 @@ from imdb_transformer.cli.completion import RUNS
 from imdb_transformer.report import next_commands, summaries
 
 Weighting = Literal["nb", "tfidf"]
+KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
 
 
 @options.command(
@@ -24,10 +25,7 @@ def baseline(
     bad_rows: options.OnBadRows = None,
     config: options.Config = "base.toml",
     overrides: options.Overrides = None,
-    kind: Annotated[
-        Weighting,
-        typer.Option(metavar="nb|tfidf", help="NB-weighted trigrams, or TF-IDF of words and bigrams."),
-    ] = "nb",
+    kind: Annotated[Weighting, typer.Option(metavar="nb|tfidf", help=KIND_HELP)] = "nb",
     run_dir: options.RunDir = None,
     as_json: options.Json = False,
 ) -> None:

@@ -14,17 +14,13 @@ from imdb_transformer.report.layout import check_page
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
-Runs = Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))]
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
-EvalSplit = Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)]
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
-DataDir = Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)]
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
 ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **takes_run("encoder"))]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
-Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write a page with the curves of all runs.")
-]
+HTML_HELP = "Also write a page with the curves of all runs."
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)]
 
 
 @options.command(
@@ -34,9 +30,9 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
     name="eval",
 )
 def evaluate(
-    paths: Runs,
-    split: EvalSplit = None,
-    data_dir: DataDir = None,
+    paths: Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))],
+    split: Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)] = None,
+    data_dir: Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)] = None,
     source: Source = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,

@@ -9,24 +9,12 @@ import typer
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import takes_run
 
-Source = Annotated[
-    Path,
-    typer.Argument(
-        help="A run of pretrain with pretrain.objective=causal, or a checkpoint of one.",
-        **takes_run("classifier", "linear", shipped=False),
-    ),
-]
+RUN_HELP = "A run of pretrain with pretrain.objective=causal, or a checkpoint of one."
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]
-NumTokens = Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")]
 TEMPERATURE_HELP = "Below 1: prefer likely words. 0: take the likeliest."
-Temperature = Annotated[float, typer.Option(min=0, max=1e6, metavar="T", help=TEMPERATURE_HELP)]
 TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")]
 SEED_HELP = "A different seed gives a different text."
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help=SEED_HELP)]
-NumSamples = Annotated[
-    int,
-    typer.Option(min=1, max=10_000, metavar="N", help="Number of texts, with this seed and the next ones."),
-]
+SAMPLES_HELP = "Number of texts, with this seed and the next ones."
 
 
 @options.command(
@@ -35,13 +23,13 @@ NumSamples = Annotated[
 imdb-tx generate runs/causal --temperature 0.7 --num-samples 3""",
 )
 def generate(
-    path: Source,
+    path: Annotated[Path, typer.Argument(help=RUN_HELP, **takes_run("classifier", "linear", shipped=False))],
     prompt: Prompt = "",
-    num_tokens: NumTokens = 100,
-    temperature: Temperature = 0.8,
+    num_tokens: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="Tokens to write.")] = 100,
+    temperature: Annotated[float, typer.Option(min=0, max=1e6, metavar="T", help=TEMPERATURE_HELP)] = 0.8,
     top_k: TopK = 0,
-    seed: Seed = 0,
-    num_samples: NumSamples = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help=SEED_HELP)] = 0,
+    num_samples: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help=SAMPLES_HELP)] = 1,
     as_json: options.Json = False,
 ) -> None:
     """Write text with a causal language model. It appears word by word; Ctrl-C stops it."""

@@ -15,14 +15,10 @@ from imdb_transformer.report.layout import check_page
 _why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
 INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
-Input = Annotated[Path | None, options.of_table("--input", metavar="FILE", help=INPUT_HELP)]
 Output = Annotated[
     Path | None, options.of_table(metavar="FILE", help="Where to write the table with predictions.")
 ]
-Resume = Annotated[bool, options.of_table("--resume", help="Continue an unfinished --output.")]
-Force = Annotated[bool, options.of_table("--force", help="Let --output overwrite --input.")]
 COLUMN_HELP = "The column with the review.  [default: the run's]"
-Column = Annotated[str | None, options.of_table(metavar="COLUMN", help=COLUMN_HELP)]
 RUN_HELP = (
     "A run, checkpoint or exported file. Repeat it for their mean.  "
     "[default: your newest classifier, or else imdb]"
@@ -31,11 +27,7 @@ RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **t
 THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EACH_HELP = "Show the probability of each class. JSON always has them; a page has none."
-EachClass = Annotated[bool, typer.Option("--probabilities", help=EACH_HELP)]
-Explain = Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")]
 METHOD_HELP = "How --explain finds the words: max-pooling or gradients.  [default: pooling]"
-ExplainMethod = Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)]
-ShowAttention = Annotated[bool, _why("--attention", help="Show which words a head attends to.")]
 Layer = Annotated[int | None, _why(metavar="N", help="Layer of --attention, from 1.  [default: the last]")]
 Head = Annotated[int | None, _why(metavar="N", help="Head of --attention, from 1.  [default: the first]")]
 Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
@@ -48,19 +40,19 @@ imdb-tx predict --input reviews.csv --text-column body --output out.csv""",
 )
 def predict(
     texts: Texts = None,
-    input_file: Input = None,
+    input_file: Annotated[Path | None, options.of_table("--input", metavar="FILE", help=INPUT_HELP)] = None,
     output: Output = None,
-    resume: Resume = False,
-    force: Force = False,
-    text_column: Column = None,
+    resume: Annotated[bool, options.of_table("--resume", help="Continue an unfinished --output.")] = False,
+    force: Annotated[bool, options.of_table("--force", help="Let --output overwrite --input.")] = False,
+    text_column: Annotated[str | None, options.of_table(metavar="COLUMN", help=COLUMN_HELP)] = None,
     encoding: options.Encoding = "utf-8",
     bad_rows: options.OnBadRows = None,
     run_paths: RunPaths = None,
     threshold: Threshold = None,
-    probabilities: EachClass = False,
-    explain: Explain = False,
-    method: ExplainMethod = None,
-    attention: ShowAttention = False,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help=EACH_HELP)] = False,
+    explain: Annotated[bool, _why("--explain", help="Show which words decided. Not with --input.")] = False,
+    method: Annotated[predictions.Method | None, _why(metavar="pooling|gradients", help=METHOD_HELP)] = None,
+    attention: Annotated[bool, _why("--attention", help="Show which words a head attends to.")] = False,
     layer: Layer = None,
     head: Head = None,
     html: Html = None,

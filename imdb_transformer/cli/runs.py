@@ -10,15 +10,13 @@ from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.errors import RunError, command_line
 
-Exported = Annotated[
-    Path, typer.Argument(help="A run, or one of its checkpoints.", **takes_run("encoder", "linear"))
-]
+RUN_HELP = "A run, or one of its checkpoints."
+Exported = Annotated[Path, typer.Argument(help=RUN_HELP, **takes_run("encoder", "linear"))]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
 Verified = Annotated[Path, typer.Argument(help="A run's folder.", **takes_run())]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Delete the checkpoints last and previous of finished runs.")
-]
+PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
+Prune = Annotated[bool, typer.Option("--prune", help=PRUNE_HELP)]
 
 
 @options.command(

@@ -26,11 +26,8 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 _of_others = partial(typer.Option, rich_help_panel="Other runs")
 _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
-InitFrom = Annotated[Path | None, _of_others(help=INIT_HELP, **takes_run("linear"))]
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
-Teachers = Annotated[list[Path] | None, _of_others(help=TEACHER_HELP, **takes_run("encoder"))]
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
-Seeds = Annotated[int, _repeated(metavar="N", min=1, max=1000, help=SEEDS_HELP)]
 Test = Annotated[bool, _repeated("--test", help="Evaluate on test, too. Only for a fixed recipe.")]
 
 
@@ -50,9 +47,9 @@ def train(
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
-    init_from: InitFrom = None,
-    teacher: Teachers = None,
-    seeds: Seeds = 1,
+    init_from: Annotated[Path | None, _of_others(help=INIT_HELP, **takes_run("linear"))] = None,
+    teacher: Annotated[list[Path] | None, _of_others(help=TEACHER_HELP, **takes_run("encoder"))] = None,
+    seeds: Annotated[int, _repeated(metavar="N", min=1, max=1000, help=SEEDS_HELP)] = 1,
     test: Test = False,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
