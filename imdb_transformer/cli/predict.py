@@ -15,9 +15,7 @@ from imdb_transformer.report.layout import check_page
 _why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
 INPUT_HELP = "A txt, CSV, TSV, JSON, JSONL, Parquet or Excel file."
-Output = Annotated[
-    Path | None, options.of_table(metavar="FILE", help="Where to write the table with predictions.")
-]
+OUTPUT_HELP = "Where to write the table with predictions."
 COLUMN_HELP = "The column with the review.  [default: the run's]"
 RUN_HELP = (
     "A run, checkpoint or exported file. Repeat it for their mean.  "
@@ -41,7 +39,7 @@ imdb-tx predict --input reviews.csv --text-column body --output out.csv""",
 def predict(
     texts: Texts = None,
     input_file: Annotated[Path | None, options.of_table("--input", metavar="FILE", help=INPUT_HELP)] = None,
-    output: Output = None,
+    output: Annotated[Path | None, options.of_table(metavar="FILE", help=OUTPUT_HELP)] = None,
     resume: Annotated[bool, options.of_table("--resume", help="Continue an unfinished --output.")] = False,
     force: Annotated[bool, options.of_table("--force", help="Let --output overwrite --input.")] = False,
     text_column: Annotated[str | None, options.of_table(metavar="COLUMN", help=COLUMN_HELP)] = None,

@@ -60,21 +60,17 @@ def class_table(per_class: Mapping[str, ClassScore]) -> Table:
     return ("class", "precision", "recall", "F1", "support"), rows
 
 
-def slice_rows(evaluation: Evaluation) -> list[Row]:
-    """Size, accuracy and its interval for each slice of the reviews."""
-    return [
-        (name, part.num_examples, percent(part.accuracy), _interval(part))
-        for name, part in evaluation.slices.items()
-    ]
-
-
 def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
     """All scores of an evaluation, and the main ones of baselines."""
     confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
+    slices = [
+        (name, part.num_examples, percent(part.accuracy), _interval(part))
+        for name, part in evaluation.slices.items()
+    ]
     tables: list[Table] = [
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
         class_table(evaluation.per_class),
-        (("subset", "reviews", "accuracy", "95% interval"), slice_rows(evaluation)),
+        (("subset", "reviews", "accuracy", "95% interval"), slices),
         (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
     ]
     return [*tables, side_by_side("baseline", baselines)] if baselines else tables
@@ -148,6 +144,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         names = _plain(", ".join(teachers))
         start += f" It also learnt the predictions of {names} for the unlabelled reviews."
         repeat += [word for name in teachers for word in ("--teacher", name)]
+    scores, per_class, slices, _ = (_rows(rows) for _, rows in evaluation_tables(evaluation, {}))
     attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
@@ -160,11 +157,11 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         data=f"It was trained on {source}. {start} {rights}",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
-        scores=_rows(score_rows(evaluation)),
+        scores=scores,
         comparison=comparison,
         others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
-        per_class=_rows(class_table(evaluation.per_class)[1]),
-        slices=_rows(slice_rows(evaluation)),
+        per_class=per_class,
+        slices=slices,
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )

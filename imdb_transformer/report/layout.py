@@ -35,16 +35,9 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     test        9
     """
     cells = [list(map(one_line, header)), *([cell_text(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    is_number = [bool(rows) and not isinstance(rows[0][i], str) for i in range(len(header))]
-    lines = []
-    for row in cells:
-        aligned = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, is_number, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = [">" if rows and not isinstance(rows[0][i], str) else "<" for i in range(len(header))]
+    return "\n".join("  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in cells)
 
 
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
