@@ -11,7 +11,7 @@ import warnings
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
-from imdb_transformer.cli import reviews, train, baseline  # noqa: F401
+from imdb_transformer.cli import reviews, train  # noqa: F401
 from imdb_transformer.cli import predict, evaluations, generate, runs  # noqa: F401
 
 # isort: on

@@ -1,17 +1,20 @@
-"""`imdb-tx eval` and `imdb-tx compare`: measure runs, alone and side by side."""
+"""`imdb-tx baseline`, `eval` and `compare`: measure runs, alone, side by side and against a linear model."""
 
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import takes_run
+from imdb_transformer.cli.completion import RUNS, takes_run
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.report import next_commands, summaries
 from imdb_transformer.report.layout import check_page
 
+Weighting = Literal["nb", "tfidf"]
+KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
@@ -21,6 +24,34 @@ ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.",
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 HTML_HELP = "Also write a page with the curves of all runs."
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)]
+
+
+@options.command(
+    options.TRAINING,
+    """imdb-tx baseline --run-dir runs/nb
+imdb-tx baseline reviews.csv --text-column body --label-column stars""",
+)
+def baseline(
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    bad_rows: options.OnBadRows = None,
+    config: options.Config = "base.toml",
+    overrides: options.Overrides = None,
+    kind: Annotated[Weighting, typer.Option(metavar="nb|tfidf", help=KIND_HELP)] = "nb",
+    run_dir: options.RunDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a linear model on the same reviews, as a baseline."""
+    from imdb_transformer.evaluation.baseline import make_baseline
+
+    resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
+    name = options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
+    folder = run_dir or next_commands.unused(RUNS / name)
+    screen.note(f"fitting {kind} on {resolved.data.source} ...")
+    fitted = make_baseline(folder, resolved, kind)
+    screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))
 
 
 @options.command(
