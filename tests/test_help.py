@@ -13,7 +13,7 @@ import typer
 
 from imdb_transformer import __version__
 from imdb_transformer.cli import app
-from imdb_transformer.cli.completion import run_path
+from imdb_transformer.cli.options import run_path
 from tests.conftest import imdb_tx
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer.cli.options import run_name
 from imdb_transformer.errors import DataWarning, Interrupted
 from imdb_transformer.report import summaries
+from imdb_transformer.report.next_commands import run_name
 from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import runs_in, verify

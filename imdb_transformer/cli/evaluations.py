@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import RUNS, takes_run
+from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import next_commands, summaries
 from imdb_transformer.report.layout import check_page
@@ -47,7 +47,7 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
 
     resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    name = options.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
+    name = next_commands.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     folder = run_dir or next_commands.unused(RUNS / name)
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     fitted = make_baseline(folder, resolved, kind)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import takes_run
+from imdb_transformer.cli.options import takes_run
 
 RUN_HELP = "A run of pretrain with pretrain.objective=causal, or a checkpoint of one."
 Prompt = Annotated[str, typer.Argument(metavar="TEXT", help="What the text begins with.", show_default=False)]

@@ -1,4 +1,4 @@
-"""The program, its --help, and the options that several commands share.
+"""The program, its --help, the options that several commands share, and what a shell completes.
 
 `--help` is plain text: options and commands under headings, summaries never cut, examples at the end. Typer's
 own panels need rich, which takes longer to import than everything else that `--help` does.
@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from imdb_transformer.cli.completion import complete_configs, complete_keys, config_keys, takes_run
 from imdb_transformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 TABLE, SPECIAL = "A file of reviews", "Other"
-ARCHIVES = (".tar.gz", ".tgz", ".tar")
+RUNS = Path("runs")
 
 
 def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
@@ -68,8 +67,7 @@ class Command(TyperCommand):
         except TyperException as error:
             error.message = error.message.removeprefix("Value error, ")  # pydantic's, before a wrong choice
             option = getattr(error, "option_name", "")
-            takes_keys = any(param.name == "overrides" for param in self.params)
-            if option.startswith("--") and takes_keys:
+            if option.startswith("--") and any(param.name == "overrides" for param in self.params):
                 is_exact = bool(getattr(error, "possibilities", None))  # another option is similar
                 if hint := _key_hint(option, original, is_exact=is_exact):
                     error.message, error.possibilities = f"{error.message}. {hint}", None  # type: ignore[attr-defined]
@@ -114,17 +112,58 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
     return app.command(name, cls=Command, epilog=examples, rich_help_panel=heading)
 
 
-def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
-    """A new run's name: `usual`, or that of the reviews and `ending` if a shipped config trains on a table.
+def complete_configs(start: str) -> list[str]:
+    """The shipped configs whose names begin with `start`."""
+    from imdb_transformer.config_file import shipped
 
-    A folder with `train.csv` or the like counts as a table.
+    return [name for name in sorted(shipped()) if name.startswith(start)]
+
+
+def config_keys() -> list[str]:
+    """`section.key=` of each key."""
+    from imdb_transformer.config import Config
+
+    return [f"{section}.{key}=" for section, values in Config().model_dump().items() for key in values]
+
+
+def complete_keys(start: str) -> list[str]:
+    """The keys that begin with `start`. A single one comes twice: bash would add a space to it."""
+    keys = [key for key in config_keys() if key.startswith(start)]
+    return [*keys, f"{keys[0]}VALUE"] if len(keys) == 1 else keys
+
+
+def _kind(path: Path) -> object:
+    """The kind in a run.json; None if it cannot be read. The command then says what is wrong."""
+    try:
+        return json.loads(path.read_bytes())["kind"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def run_path(text: str) -> Path:
+    """The run, checkpoint or exported file of this path. `base` means runs/base if there is no run `base`."""
+    for path in (Path(text), RUNS / text):
+        is_of_run = path.parent.name == "checkpoints" and (path.parents[1] / "run.json").exists()
+        if path.is_file() or (path / "run.json").exists() or is_of_run:
+            return path
+    return Path(text)
+
+
+def takes_run(*refused: str, shipped: bool = True) -> Any:
+    """Keywords for typer of an argument or option that takes a run.
+
+    Completion leaves out runs of the `refused` kinds and, without `shipped`, the runs of the package.
     """
-    path = Path(source)
-    is_table = path.is_file() and not path.name.endswith(ARCHIVES)
-    if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
-        return usual
-    name = path.name.split(".")[0] if is_table else path.resolve().name
-    return ("-".join(name.split()) or usual) + ending  # it needs no quotes
+
+    def complete(start: str) -> list[str]:
+        from imdb_transformer.store.run import SHIPPED
+
+        runs = [(str(path.parent), path) for path in sorted(RUNS.glob("*/run.json"))]
+        if shipped:
+            runs += [(path.parent.name, path) for path in sorted(SHIPPED.glob("*/run.json"))]
+        return [name for name, path in runs if name.startswith(start) and _kind(path) not in refused]
+
+    return {"metavar": "RUN", "parser": run_path, "autocompletion": complete}
 
 
 _config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)
@@ -133,8 +172,10 @@ Config = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
 SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
-_set = partial(typer.Option, "--set", metavar="KEY=VALUE", autocompletion=complete_keys)
-Overrides = Annotated[list[str] | None, _set(help=SET_HELP)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys),
+]
 SOURCE_HELP = "Your reviews: a file or folder. Sets data.source."
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 of_table = partial(typer.Option, rich_help_panel=TABLE)
@@ -149,10 +190,9 @@ _special = partial(typer.Option, rich_help_panel=SPECIAL)
 DryRun = Annotated[bool, _special("--dry-run", help="Show what the training costs; train nothing.")]
 Json = Annotated[bool, _special("--json", help="Print JSON on stdout instead of text.")]
 BadRows = Literal["fail", "skip"]
-OnBadRows = Annotated[
-    BadRows | None,  # None: as the config says, or stop
-    of_table(metavar="fail|skip", help="A malformed or incomplete row: stop (fail), or leave it out (skip)."),
-]
+BAD_ROWS_HELP = "A malformed or incomplete row: stop (fail), or leave it out (skip)."
+# None: as the config says, or stop
+OnBadRows = Annotated[BadRows | None, of_table(metavar="fail|skip", help=BAD_ROWS_HELP)]
 Encoding = Annotated[str | None, of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, predictions, screen
-from imdb_transformer.cli.completion import RUNS, takes_run
+from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.report.layout import check_page
 

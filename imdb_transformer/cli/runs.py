@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import RUNS, takes_run
+from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import RunError, command_line
 
 RUN_HELP = "A run, or one of its checkpoints."

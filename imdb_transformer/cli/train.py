@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.completion import RUNS, takes_run
-from imdb_transformer.cli.options import command, load_config, run_name
+from imdb_transformer.cli.options import RUNS, load_config, takes_run
 from imdb_transformer.errors import ConfigError, Interrupted, command_line
 from imdb_transformer.report import next_commands, summaries
 
@@ -31,7 +30,7 @@ SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
 Test = Annotated[bool, _repeated("--test", help="Evaluate on test, too. Only for a fixed recipe.")]
 
 
-@command(
+@options.command(
     options.TRAINING,
     """imdb-tx train --config base.toml
 imdb-tx train reviews.csv --text-column body --label-column stars""",
@@ -69,7 +68,7 @@ def train(
         return
     name = options.config_for(config, source)
     loaded = load_config(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
-    usual = run_name(Path(name).stem, name, loaded.data.source)
+    usual = next_commands.run_name(Path(name).stem, name, loaded.data.source)
     if seeds > 1:
         _train_seeds(loaded, run_dir or RUNS / usual, seeds, teachers, test=test, as_json=as_json)
     else:
@@ -77,7 +76,7 @@ def train(
         _train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
 
 
-@command(
+@options.command(
     options.TRAINING,
     """imdb-tx pretrain --run-dir runs/pretrain
 imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
@@ -106,7 +105,7 @@ def pretrain(
         _train_one(None, resume, "encoder", as_json=as_json)
         return
     loaded = load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    usual = run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
+    usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
     folder = run_dir or next_commands.unused(RUNS / usual)
     _train_one(loaded, folder, "encoder", dry_run=dry_run, as_json=as_json)
 

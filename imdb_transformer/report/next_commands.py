@@ -1,4 +1,4 @@
-"""The command that comes after a training, and a folder for a new run."""
+"""The command that comes after a training, and the name and folder of a new run."""
 
 import json
 from contextlib import suppress
@@ -8,6 +8,19 @@ from pathlib import Path
 from imdb_transformer.errors import DataError, RunError, command_line
 
 RECIPE = "base.toml"  # for a pretrained encoder
+
+
+def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
+    """A new run's name: `usual`, or that of the reviews and `ending` if a shipped config trains on a table.
+
+    A folder with `train.csv` or the like counts as a table.
+    """
+    path = Path(source)
+    is_table = path.is_file() and not path.name.endswith((".tar.gz", ".tgz", ".tar"))
+    if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
+        return usual
+    name = path.name.split(".")[0] if is_table else path.resolve().name
+    return ("-".join(name.split()) or usual) + ending  # it needs no quotes
 
 
 def unused(folder: Path) -> Path:
