@@ -26,7 +26,7 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2028\U000e0041
 
 
 def safe_stream(encoding: str = "utf-8") -> SafeStream:
-    return SafeStream.over(io.TextIOWrapper(io.BytesIO(), encoding))
+    return SafeStream(io.TextIOWrapper(io.BytesIO(), encoding))
 
 
 def written(stream: SafeStream) -> str:

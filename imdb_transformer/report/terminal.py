@@ -15,18 +15,13 @@ CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 class SafeStream(io.TextIOWrapper):
     """A standard stream that spells out control characters, as `visible` does."""
 
-    beneath: TextIO
-
-    @classmethod
-    def over(cls, stream: io.TextIOWrapper) -> "SafeStream":
-        """Wraps a stream, which stays usable as `beneath`."""
-        stream.reconfigure(errors="backslashreplace")  # characters that the encoding lacks
-        safe = cls(
-            stream.buffer, stream.encoding, stream.errors,
-            line_buffering=stream.line_buffering, write_through=stream.write_through,
+    def __init__(self, beneath: io.TextIOWrapper) -> None:
+        self.beneath = beneath
+        beneath.reconfigure(errors="backslashreplace")  # characters that the encoding lacks
+        super().__init__(
+            beneath.buffer, beneath.encoding, beneath.errors,
+            line_buffering=beneath.line_buffering, write_through=beneath.write_through,
         )  # fmt: skip
-        safe.beneath = stream
-        return safe
 
     def write(self, text: str, /) -> int:
         """Writes text with its control characters spelt out; returns the length of the original."""
@@ -45,7 +40,7 @@ def guard() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            setattr(sys, name, SafeStream.over(stream))
+            setattr(sys, name, SafeStream(stream))
 
 
 def beneath(stream: TextIO) -> TextIO:
