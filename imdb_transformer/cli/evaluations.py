@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.report import next_commands, summaries
 from imdb_transformer.report.layout import check_page
@@ -20,10 +19,7 @@ RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean i
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
-ComparedRuns = Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **takes_run("encoder"))]
-Split = Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")]
 HTML_HELP = "Also write a page with the curves of all runs."
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)]
 
 
 @options.command(
@@ -48,7 +44,7 @@ def baseline(
 
     resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
     name = next_commands.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
-    folder = run_dir or next_commands.unused(RUNS / name)
+    folder = run_dir or next_commands.unused(options.RUNS / name)
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     fitted = make_baseline(folder, resolved, kind)
     screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))
@@ -61,7 +57,7 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
     name="eval",
 )
 def evaluate(
-    paths: Annotated[list[Path], typer.Argument(help=RUNS_HELP, **takes_run("encoder"))],
+    paths: Annotated[list[Path], typer.Argument(help=RUNS_HELP, **options.takes_run("encoder"))],
     split: Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)] = None,
     data_dir: Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)] = None,
     source: Source = None,
@@ -111,7 +107,10 @@ def evaluate(
 imdb-tx compare base base-2 --html compare.html""",
 )
 def compare(
-    paths: ComparedRuns, split: Split = "validation", html: Html = None, as_json: options.Json = False
+    paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare runs on the same reviews.
 

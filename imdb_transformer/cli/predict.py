@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, predictions, screen
-from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.report.layout import check_page
 
@@ -21,7 +20,7 @@ RUN_HELP = (
     "A run, checkpoint or exported file. Repeat it for their mean.  "
     "[default: your newest classifier, or else imdb]"
 )
-RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **takes_run("encoder"))]
+RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **options.takes_run("encoder"))]
 THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EACH_HELP = "Show the probability of each class. JSON always has them; a page has none."
@@ -109,7 +108,7 @@ def _text_column(path: Path) -> str:
     return locate(path)[0].config.data.text_column
 
 
-def default_run(runs: Path = RUNS) -> Path:
+def default_run(runs: Path = options.RUNS) -> Path:
     """The classifier of `imdb-tx train` that finished last, or else `imdb`, if it comes with the package.
 
     A run on the demo is left out: it knows a toy grammar.

@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.options import RUNS, takes_run
 from imdb_transformer.errors import RunError, command_line
 
 RUN_HELP = "A run, or one of its checkpoints."
-Exported = Annotated[Path, typer.Argument(help=RUN_HELP, **takes_run("encoder", "linear"))]
+Exported = Annotated[Path, typer.Argument(help=RUN_HELP, **options.takes_run("encoder", "linear"))]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
-Verified = Annotated[Path, typer.Argument(help="A run's folder.", **takes_run())]
+Verified = Annotated[Path, typer.Argument(help="A run's folder.", **options.takes_run())]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
 Prune = Annotated[bool, typer.Option("--prune", help=PRUNE_HELP)]
@@ -61,7 +60,7 @@ def verify(path: Verified, as_json: options.Json = False) -> None:
     """imdb-tx runs
 imdb-tx runs --prune""",
 )
-def runs(folder: Folder = RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
+def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 
     Pruned runs can still predict and be evaluated. They cannot be trained further.
