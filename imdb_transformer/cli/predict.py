@@ -1,6 +1,7 @@
 """`imdb-tx predict`: classifies reviews, and shows why."""
 
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -117,13 +118,11 @@ def default_run(runs: Path = options.RUNS) -> Path:
 
     finished = []
     for path in runs.glob(f"*/{run.INFO}"):
-        try:
-            opened = run.open_run(path.parent)
-        except (RunError, PermissionError):
-            continue  # --run with this folder shows the error
-        is_ready = opened.info.kind == "classifier" and opened.info.status == "finished"
-        if is_ready and opened.config.data.source != "demo":
-            finished.append((opened.info.ended, path.parent))
+        with suppress(RunError, PermissionError):  # --run with this folder shows the error
+            _, config, info = run.open_run(path.parent)
+            is_ready = info.kind == "classifier" and info.status == "finished"
+            if is_ready and config.data.source != "demo":
+                finished.append((info.ended, path.parent))
     if not finished and not (run.SHIPPED / "imdb").exists():
         raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
     return max(finished)[1] if finished else Path("imdb")

@@ -143,8 +143,7 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
         drawn.append(Curve(name, [(confidence, accuracy) for confidence, accuracy, _ in bins], i, "dots"))
     chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
-    y_range = (lowest, 1)
-    svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=y_range, diagonal=chance)
+    svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=(lowest, 1), diagonal=chance)
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
     return Figure("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
 
