@@ -12,7 +12,7 @@ import warnings
 # isort: off
 # Each import adds a command; --help lists them in this order.
 from imdb_transformer.cli import reviews, train  # noqa: F401
-from imdb_transformer.cli import predict, evaluations, generate, runs  # noqa: F401
+from imdb_transformer.cli import predict, evaluations, runs  # noqa: F401
 
 # isort: on
 from imdb_transformer import progress
