@@ -114,10 +114,8 @@ def _figures(by_name: Mapping[str, Predictions]) -> list[figures.Figure | None]:
     logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
     levels = {name: each.evaluation.accuracy for name, each in by_name.items()}
     probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
-    reliability, errors = (
-        probabilities,
-        {name: each.evaluation.calibrated.ece for name, each in by_name.items()},
-    )
+    reliability = probabilities
+    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
     if len(by_name) == 1:
         (calibrated,) = probabilities.values()
         reliability = {"before calibration": np.exp(first.raw_log_probabilities), "after": calibrated}
