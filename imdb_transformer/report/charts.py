@@ -70,15 +70,6 @@ def line_chart(
     return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{drawing}</svg>'
 
 
-def legend(names: Sequence[str]) -> str:
-    """The names of the colours, in their order; an empty one is left out."""
-    items = (
-        f'<span class="c{i % COLOURS}"><i></i>{html.escape(name)}</span>'
-        for i, name in enumerate(names) if name
-    )  # fmt: skip
-    return f'<div class="legend">{"".join(items)}</div>'
-
-
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Evenly spaced round numbers, from at most `low` to at least `high`.
 

@@ -37,9 +37,13 @@ def grid(figures: Iterable[Figure | None]) -> str:
     parts = []
     for figure in filter(None, figures):
         description = html.escape(figure.description)
+        names = [
+            f'<span class="c{i % charts.COLOURS}"><i></i>{html.escape(name)}</span>'
+            for i, name in enumerate(figure.names) if name
+        ]  # fmt: skip
+        legend = f'<div class="legend">{"".join(names)}</div>' if len(figure.names) > 1 else ""
         parts.append(
-            f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>"
-            f"{charts.legend(figure.names) if len(figure.names) > 1 else ''}"
+            f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>{legend}"
             f'<div role="img" aria-label="{description}">{figure.svg}</div></figure>'
         )
     return f'<div class="figures">{"".join(parts)}</div>'
