@@ -1,4 +1,4 @@
-"""`imdb-tx train` and `imdb-tx pretrain`: train a classifier or an encoder, and show the progress."""
+"""`imdb-tx train`: trains a classifier, and shows the progress."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.cli.options import RUNS, load_config, takes_run
+from imdb_transformer.cli.options import RUNS, config_with, takes_run
 from imdb_transformer.errors import ConfigError, Interrupted, command_line
 from imdb_transformer.report import next_commands, summaries
 
@@ -57,60 +57,26 @@ def train(
 
     Downloads and tokenizes the reviews first if necessary.
     """
-    _refuse_beside_resume(context)
+    refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds 2 or more. To evaluate a single run: imdb-tx eval RUN")
     if dry_run and seeds > 1:
         raise ConfigError("--dry-run shows what one run costs: leave out --seeds.")
     teachers = tuple(teacher or ())
     if resume is not None:
-        _train_one(None, resume, "classifier", as_json=as_json)
+        train_one(None, resume, "classifier", as_json=as_json)
         return
     name = options.config_for(config, source)
-    loaded = load_config(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
+    loaded = config_with(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
     usual = next_commands.run_name(Path(name).stem, name, loaded.data.source)
     if seeds > 1:
         _train_seeds(loaded, run_dir or RUNS / usual, seeds, teachers, test=test, as_json=as_json)
     else:
         folder = run_dir or next_commands.unused(RUNS / usual)
-        _train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
+        train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx pretrain --run-dir runs/pretrain
-imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
-)
-def pretrain(
-    context: typer.Context,
-    source: options.Source = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    encoding: options.Encoding = None,
-    bad_rows: options.OnBadRows = None,
-    config: options.Config = "pretrain.toml",
-    overrides: options.Overrides = None,
-    run_dir: options.RunDir = None,
-    resume: options.Resume = None,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
-    """Train an encoder on text alone. A classifier can start from it.
-
-    The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
-    from it.
-    """
-    _refuse_beside_resume(context)
-    if resume is not None:
-        _train_one(None, resume, "encoder", as_json=as_json)
-        return
-    loaded = load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
-    folder = run_dir or next_commands.unused(RUNS / usual)
-    _train_one(loaded, folder, "encoder", dry_run=dry_run, as_json=as_json)
-
-
-def _refuse_beside_resume(context: typer.Context) -> None:
+def refuse_beside_resume(context: typer.Context) -> None:
     """Raises ConfigError if --resume is combined with options of a new run."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -118,7 +84,7 @@ def _refuse_beside_resume(context: typer.Context) -> None:
         raise ConfigError("--resume continues a run with its own config. Only --json may be added.")
 
 
-def _train_one(
+def train_one(
     config: "Config | None", folder: Path, kind: "Kind", teachers: tuple[Path, ...] = (), *,
     dry_run: bool = False, as_json: bool,
 ) -> None:  # fmt: skip

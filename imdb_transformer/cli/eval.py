@@ -1,53 +1,20 @@
-"""`imdb-tx baseline`, `eval` and `compare`: measure runs, alone, side by side and against a linear model."""
+"""`imdb-tx eval`: evaluates a run, or the mean prediction of several."""
 
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.report import next_commands, summaries
-from imdb_transformer.report.layout import check_page
 
-Weighting = Literal["nb", "tfidf"]
-KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
-HTML_HELP = "Also write a page with the curves of all runs."
-
-
-@options.command(
-    options.TRAINING,
-    """imdb-tx baseline --run-dir runs/nb
-imdb-tx baseline reviews.csv --text-column body --label-column stars""",
-)
-def baseline(
-    source: options.Source = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    encoding: options.Encoding = None,
-    bad_rows: options.OnBadRows = None,
-    config: options.Config = "base.toml",
-    overrides: options.Overrides = None,
-    kind: Annotated[Weighting, typer.Option(metavar="nb|tfidf", help=KIND_HELP)] = "nb",
-    run_dir: options.RunDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Fit a linear model on the same reviews, as a baseline."""
-    from imdb_transformer.evaluation.baseline import make_baseline
-
-    resolved = options.load_config(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    name = next_commands.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
-    folder = run_dir or next_commands.unused(options.RUNS / name)
-    screen.note(f"fitting {kind} on {resolved.data.source} ...")
-    fitted = make_baseline(folder, resolved, kind)
-    screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))
 
 
 @options.command(
@@ -99,36 +66,3 @@ def evaluate(
         print(json.dumps(record) if as_json else evaluations.as_text(tables))
     if not as_json:
         print(f"written to {predictions.file} and {page}")
-
-
-@options.command(
-    options.USING,
-    """imdb-tx compare runs/base runs/nb
-imdb-tx compare base base-2 --html compare.html""",
-)
-def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Compare runs on the same reviews.
-
-    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
-    """
-    if len(paths) < 2:
-        raise ConfigError("compare takes two runs or more.")
-    screen.note(f"comparing {len(paths)} runs on {split} ...")  # the next imports take seconds
-    from imdb_transformer import hardware
-    from imdb_transformer.evaluation.compare import compare as compare_runs
-    from imdb_transformer.report import evaluations, pages
-
-    if html is not None:
-        check_page(html)
-    hardware.keep_freed_memory()
-    comparison, predictions = compare_runs(paths, split)
-    if html is not None:  # before stdout, whose reader may leave
-        pages.write_comparison(html, comparison, predictions)
-        screen.note(f"written to {html}")
-    shown = evaluations.as_text(evaluations.comparison_tables(comparison))
-    print(comparison.model_dump_json() if as_json else shown)

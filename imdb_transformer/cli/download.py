@@ -1,0 +1,41 @@
+"""`imdb-tx download`: imports a corpus, and shows its statistics."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from imdb_transformer.cli import options
+
+
+@options.command(
+    options.DATA,
+    """imdb-tx download
+imdb-tx download --source reviews.csv --text-column body""",
+)
+def download(
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="hub, demo, or a path or URL.")] = "hub",
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
+    text_column: options.TextColumn = "text",
+    label_column: options.LabelColumn = "label",
+    encoding: options.Encoding = "utf-8",
+    bad_rows: options.OnBadRows = "fail",
+    as_json: options.Json = False,
+) -> None:
+    """Import a corpus, check it, and show its statistics."""
+    from imdb_transformer import config_file
+    from imdb_transformer.data import corpus
+    from imdb_transformer.data.reviews import SPLITS
+    from imdb_transformer.report import summaries
+
+    data = {
+        "source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column,
+        "encoding": encoding, "bad_rows": bad_rows,
+    }  # fmt: skip
+    config = config_file.parse({"data": data}, origin="command line").data
+    stored = corpus.ensure(config, needs=SPLITS)
+    if as_json:
+        place = {"folder": str(stored.folder), "content_hash": stored.content_hash}
+        print(json.dumps(place | {"was_there": not stored.is_new} | stored.manifest.model_dump(mode="json")))
+    else:
+        print(summaries.corpus(stored))

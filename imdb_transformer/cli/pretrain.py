@@ -1,0 +1,43 @@
+"""`imdb-tx pretrain`: trains an encoder on text alone."""
+
+from pathlib import Path
+
+import typer
+
+from imdb_transformer.cli import options
+from imdb_transformer.cli.train import refuse_beside_resume, train_one
+from imdb_transformer.report import next_commands
+
+
+@options.command(
+    options.TRAINING,
+    """imdb-tx pretrain --run-dir runs/pretrain
+imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
+)
+def pretrain(
+    context: typer.Context,
+    source: options.Source = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    bad_rows: options.OnBadRows = None,
+    config: options.Config = "pretrain.toml",
+    overrides: options.Overrides = None,
+    run_dir: options.RunDir = None,
+    resume: options.Resume = None,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train an encoder on text alone. A classifier can start from it.
+
+    The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
+    from it.
+    """
+    refuse_beside_resume(context)
+    if resume is not None:
+        train_one(None, resume, "encoder", as_json=as_json)
+        return
+    loaded = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
+    usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
+    folder = run_dir or next_commands.unused(options.RUNS / usual)
+    train_one(loaded, folder, "encoder", dry_run=dry_run, as_json=as_json)
