@@ -54,6 +54,11 @@ def test_each_seed_gives_a_run_and_the_command_prints_a_table_row(
     assert summary["clean_test_accuracy"]["each"] == [one.slices[CLEAN].accuracy for one in evaluations]
     files = [weights(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
     assert files[0] != files[1]
+    (tmp_path / "r-seed-0/yardstick.json").unlink()  # a mean over one of the runs would mislead
+    without_yardstick = imdb_tx(*arguments)
+    assert without_yardstick.exit_code == 0
+    assert "nb on validation" in printed
+    assert "nb on validation" not in without_yardstick.stdout
     other = imdb_tx(*arguments, "--set", "train.lr=0.5")
     assert isinstance(other.exception, RunError)
     imdb_tx("baseline", *data, "--run-dir", tmp_path / "nb")

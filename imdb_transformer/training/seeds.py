@@ -1,6 +1,6 @@
 """Repeats a recipe with several seeds: a run for each, and the mean and spread of their scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -72,21 +72,22 @@ def seed_trainings(
 
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
     """Scores of several runs of one recipe. With `test`, each run is evaluated on test now."""
-    validated = [result.validation.accuracy for result in results if result.validation is not None]
     tested = [evaluate(result.run) for result in results] if test else []
     clean = [each.slices[CLEAN].accuracy for each in tested if CLEAN in each.slices]
+
+    def spread(values: Iterable[float]) -> Spread | None:
+        """None unless each run has a value."""
+        each = list(values)
+        return Spread(mean=mean(each), sd=stdev(each), each=each) if len(each) == len(results) else None
+
     return SeedsSummary(
         runs=[result.run for result in results],
-        validation_accuracy=_spread(validated),
-        yardstick_accuracy=_spread([each.yardstick.accuracy for each in results if each.yardstick]),
-        test_accuracy=_spread([each.accuracy for each in tested]),
-        clean_test_accuracy=_spread(clean),
-        raw_ece=_spread([each.raw.ece for each in tested]),
-        calibrated_ece=_spread([each.calibrated.ece for each in tested]),
+        validation_accuracy=spread(each.validation.accuracy for each in results if each.validation),
+        yardstick_accuracy=spread(each.yardstick.accuracy for each in results if each.yardstick),
+        test_accuracy=spread(each.accuracy for each in tested),
+        clean_test_accuracy=spread(clean),
+        raw_ece=spread(each.raw.ece for each in tested),
+        calibrated_ece=spread(each.calibrated.ece for each in tested),
         train_seconds=median(result.train_seconds for result in results),
         tokens_per_second=median(result.tokens_per_second for result in results),
     )
-
-
-def _spread(values: list[float]) -> Spread | None:
-    return Spread(mean=mean(values), sd=stdev(values), each=values) if values else None
