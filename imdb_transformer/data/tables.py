@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import rows
-from imdb_transformer.data.json_rows import check_kept, read_json, schema_of, with_leaves
+from imdb_transformer.data.json_rows import is_kept, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, refuse
 from imdb_transformer.errors import DataError
 
@@ -164,8 +164,11 @@ def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Iterable[str] = ()
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
     records = [cells for _, _, cells in part]
-    check_kept(records, schema, exact)
-    return pa.RecordBatch.from_pylist(records, schema), [number for number, _, _ in part]
+    block = pa.RecordBatch.from_pylist(records, schema)
+    for name in exact:
+        if not all(map(is_kept, (cells.get(name) for cells in records), block.column(name).to_pylist())):
+            raise ValueError(f"column {name!r} cannot hold its value")
+    return block, [number for number, _, _ in part]
 
 
 def _fits(row: rows.Row, schema: pa.Schema, exact: list[str], report: rows.BadRow) -> bool:
