@@ -4,7 +4,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
@@ -20,6 +21,8 @@ NUM_SPELLINGS = 3  # classes, in a warning
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
 """a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
+
+T = TypeVar("T")
 
 # By split: texts, and the label of each text.
 NamedColumns = dict[str, tuple[list[str], list[object]]]
@@ -151,15 +154,16 @@ def measure(reviews: Reviews) -> list[SplitStatistics]:
     return statistics
 
 
-def in_chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """The texts in lists of `size`, or of fewer if they are long. One list is in memory at a time."""
-    chunk: list[str] = []
-    num_characters = 0
-    for text in texts:
-        chunk.append(text)
-        num_characters += len(text)
-        if len(chunk) == size or num_characters >= CHUNK_CHARACTERS:
+def in_chunks(
+    items: Iterable[T | None], count: int, size: int = CHUNK_CHARACTERS, size_of: Callable[[Any], int] = len
+) -> Iterator[list[T]]:
+    """Lists of `count` items, or of fewer that reach `size`; one is in memory at a time. None ends a list."""
+    chunk: list[T] = []
+    taken = 0
+    for item in chain(items, [None]):
+        if item is not None:
+            chunk.append(item)
+            taken += size_of(item)
+        if chunk and (item is None or len(chunk) == count or taken >= size):
             yield chunk
-            chunk, num_characters = [], 0
-    if chunk:
-        yield chunk
+            chunk, taken = [], 0

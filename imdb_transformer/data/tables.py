@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from imdb_transformer.data import rows
 from imdb_transformer.data.json_rows import is_kept, read_json, schema_of, with_leaves
-from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, refuse
+from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
 from imdb_transformer.errors import DataError
 
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
@@ -144,17 +145,8 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
             yield _as_block([row for row in part if _fits(row, schema, exact, report)], schema)
 
 
-def _in_parts(table: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
-    """Lists of at most `BLOCK_ROWS` rows, or fewer if they are long. None ends a list."""
-    part: list[rows.Row] = []
-    size = 0
-    for row in chain(table, [None]):
-        if row is not None:
-            part.append(row)
-            size += row[1]
-        if part and (row is None or len(part) == BLOCK_ROWS or size >= BLOCK_BYTES):
-            yield part
-            part, size = [], 0
+def _in_parts(records: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
+    return in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, size_of=itemgetter(1))
 
 
 def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Iterable[str] = ()) -> Block:
