@@ -37,8 +37,7 @@ MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/([^/]+)/[^/]+\.txt$")
-UNLABELLED_FOLDER = "unsup"
+REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/[^/]+/[^/]+\.txt$")
 READING = "reading file"
 
 
@@ -92,25 +91,24 @@ def read_archive(path: Path, *, origin: str = "", encoding: str = "utf-8") -> Re
 
 
 class _Guarded:
-    """A stream that raises DataError if more is read, at once or in total, than a review archive holds."""
+    """A stream that raises DataError if a reader goes further, or reads more at once, than reviews need."""
 
     def __init__(self, stream: BinaryIO, origin: str) -> None:
-        self.stream, self.origin, self.num_read = stream, origin, 0
-        self.seek, self.tell = stream.seek, stream.tell
+        self.stream, self.origin, self.tell = stream, origin, stream.tell
+
+    def seek(self, position: int) -> int:
+        """The position, which is at most `MAX_TOTAL_BYTES`."""
+        if position > MAX_TOTAL_BYTES:
+            raise DataError(f"{self.origin} unpacks to more than {MAX_TOTAL_BYTES:,} bytes.")
+        return self.stream.seek(position)
 
     def read(self, size: int = -1) -> bytes:
         """At most `READ_LIMIT` bytes."""
         if not 0 <= size <= READ_LIMIT:
             raise DataError(f"{self.origin}: a member's header is {size:,} bytes long.")
         content = self.stream.read(size)
-        self.num_read += len(content)
-        if self.num_read > MAX_TOTAL_BYTES:
-            raise _too_large(self.origin)
+        self.seek(self.tell())
         return content
-
-
-def _too_large(origin: str) -> DataError:
-    return DataError(f"{origin} unpacks to more than {MAX_TOTAL_BYTES:,} bytes.")
 
 
 def root_of_tree(folder: Path) -> Path | None:
@@ -136,15 +134,11 @@ def read_tree(root: Path, *, encoding: str = "utf-8", bad_row: Callable[[str], N
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
     """The path and the content of each review."""
-    total = 0
     for member in archive:
-        total += member.size
         if member.issym() or member.islnk() or member.isdev():
             raise DataError(f"{origin}: member {member.name!r} is a link or device.")
         if member.name.startswith("/") or ".." in Path(member.name).parts:
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
-        if total > MAX_TOTAL_BYTES:
-            raise _too_large(origin)
         name = posixpath.normpath(member.name)
         if member.isfile() and REVIEW.search(name):
             if member.size > MAX_REVIEW_BYTES:
@@ -158,16 +152,14 @@ def _collect(
 ) -> Reviews:  # fmt: skip
     columns: NamedColumns = {}
     for path, content in files:
-        if (match := REVIEW.search(path)) is None:
-            continue
-        split, folder = match.groups()
+        split, folder = path.split("/")[-3:-1]
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             bad_row(f"{origin}: {path} {undecodable(encoding)}")
             continue
-        split = SPLIT_ALIASES.get(split, split)
-        texts, labels = columns.setdefault("unsupervised" if folder == UNLABELLED_FOLDER else split, ([], []))
+        split = "unsupervised" if folder == "unsup" else SPLIT_ALIASES.get(split, split)
+        texts, labels = columns.setdefault(split, ([], []))
         texts.append(text)
         labels.append(folder)
     if not columns:
