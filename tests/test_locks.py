@@ -15,7 +15,7 @@ from imdb_transformer.data.corpus_folder import former_folder
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError
-from imdb_transformer.store import files, locks
+from imdb_transformer.store import locks
 from tests.conftest import write_jsonl
 from tests.in_process import Tiny
 
@@ -161,11 +161,3 @@ def test_a_corpus_replaced_during_verification_is_verified_again(
 
     monkeypatch.setattr(corpus, "verify", once)
     assert corpus.ensure(config) == stored._replace(is_new=False)
-
-
-def test_a_folder_that_is_being_replaced_is_not_settled(tmp_path: Path) -> None:
-    assert not files.is_settled(tmp_path / "a")
-    (tmp_path / "a").mkdir()
-    assert files.is_settled(tmp_path / "a")
-    (tmp_path / ".a.old").mkdir()
-    assert not files.is_settled(tmp_path / "a")

@@ -92,7 +92,7 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     folder, needs = corpus_folder(config), tuple(needs)
     for candidate in (folder, *(other_folders(config) if known else ())):
         with suppress(DataError):  # it is damaged, or another process is replacing it
-            stored = _usable(config, candidate, needs, known) if files.is_settled(candidate) else None
+            stored = _usable(config, candidate, needs, known)
             if stored and known in ("", stored.content_hash):
                 return stored
     with one_at_a_time(folder):

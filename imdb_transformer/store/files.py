@@ -5,6 +5,7 @@ writer holds a lock on the temporary name. The system drops the lock when the pr
 writer removes what was abandoned.
 """
 
+import errno
 import glob
 import hashlib
 import json
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from imdb_transformer.errors import RunError
 from imdb_transformer.store.locks import take
 
 WEEK_SECONDS = 7 * 24 * 3600
@@ -121,14 +123,18 @@ def write_whole(path: Path, content: bytes) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields an empty temporary folder, which is renamed to `path` on success.
 
-    `path` may be an empty folder. Raises OSError if it is not empty by then.
+    `path` may be an empty folder. Raises RunError if it is not empty by then.
     """
     with _temporary(path, lambda new: new.mkdir(parents=True)) as temporary:
         yield temporary
         _sync_contents(temporary)
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
+        try:
+            temporary.rename(path)  # replaces an empty folder
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            problem = f"Another command created {path} in the meantime; name another --run-dir."
+            raise RunError(problem) from None
         _sync(path.parent)
 
 
@@ -161,11 +167,6 @@ def current_folder(path: Path, *, former: Path | None) -> Path:
     """The folder that `whole_folder` wrote to `path`; while it is replaced, it has another name."""
     old = former or _old_name(path)
     return old if old.exists() and not path.exists() else path
-
-
-def is_settled(path: Path) -> bool:
-    """Whether a folder exists and is not being replaced by a `whole_folder` without `former`."""
-    return path.exists() and not _old_name(path).exists()
 
 
 def recover_folder(path: Path, *, former: Path | None = None) -> None:
@@ -235,9 +236,8 @@ def _old_name(path: Path) -> Path:
 
 
 def _sync_contents(folder: Path) -> None:
-    for file in folder.iterdir():
-        if file.is_file():
-            _sync(file)
+    for file in filter(Path.is_file, folder.iterdir()):
+        _sync(file)
     _sync(folder)
 
 

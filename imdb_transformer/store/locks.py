@@ -80,15 +80,3 @@ def _wait_for(file: Path) -> int:
             if os.path.samestat(file.stat(), os.fstat(descriptor)):
                 return descriptor
         os.close(descriptor)
-
-
-@contextmanager
-def refuse_if_taken(folder: Path) -> Iterator[None]:
-    """Turns the system's error into a RunError if another command created the folder in the meantime."""
-    try:
-        yield
-    except OSError as error:
-        is_taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not is_taken or str(folder) not in (error.filename, error.filename2):
-            raise
-        raise RunError(f"Another command created {folder} in the meantime; name another --run-dir.") from None

@@ -29,7 +29,6 @@ from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError, command_line
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
-from imdb_transformer.store.locks import refuse_if_taken
 
 INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
 VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
@@ -154,7 +153,7 @@ def create(
     the folder holds something.
     """
     check_free(folder)
-    with refuse_if_taken(folder), new_folder(folder) as temporary:
+    with new_folder(folder) as temporary:
         if soft_labels is not None:
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
