@@ -8,7 +8,6 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, holdout
-from imdb_transformer.data.corpus_folder import corpus_folder
 from imdb_transformer.data.reviews import Reviews, Rows
 from imdb_transformer.errors import DataError, DataWarning
 from imdb_transformer.store import run
@@ -164,8 +163,8 @@ def test_a_source_named_like_imdb_with_other_reviews_is_refused(tmp_path: Path) 
 
 def test_content_hash_depends_on_texts_and_labels_and_not_on_their_order() -> None:
     rows = Rows(["a", "b"], [0, 1])
-    assert corpus.content_hash(rows) == corpus.content_hash(Rows(["b", "a"], [1, 0]))
-    assert corpus.content_hash(rows) != corpus.content_hash(Rows(["a", "b"], [1, 0]))
+    assert holdout.content_hash(rows) == holdout.content_hash(Rows(["b", "a"], [1, 0]))
+    assert holdout.content_hash(rows) != holdout.content_hash(Rows(["a", "b"], [1, 0]))
 
 
 def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
@@ -217,8 +216,8 @@ def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:
 def imdb(monkeypatch: pytest.MonkeyPatch, source: Path) -> Path:
     """A source that stands for IMDB: its 200 train reviews have the known hash, and 20 of them are listed."""
     reviews = corpus.sources.read(DataConfig(source=str(source)))
-    hashes = {name: corpus.content_hash(rows) for name, rows in reviews.splits.items()}
-    monkeypatch.setattr(corpus, "IMDB_HASHES", hashes)
+    hashes = {name: holdout.content_hash(rows) for name, rows in reviews.splits.items()}
+    monkeypatch.setattr(holdout, "IMDB_HASHES", hashes)
     listed = {holdout.text_hash(text)[:16] for text in reviews.splits["train"].texts[:20]}
     monkeypatch.setattr(holdout, "imdb_validation_hashes", lambda: listed)
     return source
@@ -313,7 +312,7 @@ def test_reviews_from_the_hub_are_refused_if_one_split_differs(
     reviews = corpus.sources.read(DataConfig(source=str(imdb)))
     monkeypatch.setattr(corpus.sources, "read", lambda _: reviews)
     assert corpus.ensure(config("hub", tmp_path / "whole")).manifest.is_imdb
-    monkeypatch.setitem(corpus.IMDB_HASHES, "test", "0" * 64)
+    monkeypatch.setitem(holdout.IMDB_HASHES, "test", "0" * 64)
     with pytest.raises(DataError, match=r"hub is not IMDB: wrong checksum of test\. "):
         corpus.ensure(config("hub", tmp_path / "other"))
 
@@ -328,7 +327,7 @@ def test_relative_and_absolute_paths_use_the_same_stored_corpus(
 
 def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:
     default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
-    assert corpus_folder(default) != corpus_folder(wider)
+    assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)
 
 
 def test_reviews_without_words_are_counted_in_a_warning(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig, TokenizerConfig
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.data.corpus_folder import former_folder
+from imdb_transformer.data.corpus import former_folder
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import DataError

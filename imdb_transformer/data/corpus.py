@@ -5,6 +5,8 @@ Reviews are held out once, at import (`holdout.py`).
 """
 
 import hashlib
+import os
+import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,28 +18,16 @@ from pyarrow import parquet
 from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import sources
-from imdb_transformer.data.corpus_folder import (
-    MANIFEST,
-    corpus_folder,
-    fingerprint_of,
-    former_folder,
-    other_folders,
-)
-from imdb_transformer.data.holdout import hold_out, text_hash
-from imdb_transformer.data.reviews import Reviews, Rows, SplitStatistics, measure
+from imdb_transformer.data import archive, sources
+from imdb_transformer.data.holdout import content_hash, hold_out, official_splits, share_of
+from imdb_transformer.data.reviews import Rows, SplitStatistics, measure
 from imdb_transformer.errors import DataError, warn
 from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
 
-# `content_hash` of the official splits, whatever the row order.
-IMDB_HASHES = {
-    "train": "0160afc8272aab7a7058585fa7d7f04743ed4eba791c1215801e4ee4c4109de0",
-    "test": "30ea9c8c7b342f2313fd992b7fb458dd950e1c416eb0e9caf42ccea89008d7ac",
-    "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
-}
-
+MANIFEST = "manifest.json"
+AGAIN = "delete {} and run `imdb-tx download` again."
 MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 
 
@@ -73,12 +63,6 @@ class Corpus(NamedTuple):
         """One hash of all splits, the same from every source and row order."""
         lines = [f"{name} {split.content_hash}\n" for name, split in sorted(self.manifest.splits.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def content_hash(rows: Rows) -> str:
-    """SHA-256 of a split's sorted (text hash, label) lines: the same for every row order."""
-    lines = sorted(f"{text_hash(text)} {label}\n" for text, label in zip(*rows, strict=True))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> Corpus:
@@ -126,11 +110,7 @@ def open_stored(folder: Path) -> Corpus:
     try:
         return Corpus(folder, read_json(path, Manifest))
     except (OSError, ValueError):
-        raise DataError(f"{path} is damaged or missing; {_again(folder)}") from None
-
-
-def _again(folder: Path) -> str:
-    return f"delete {folder} and run `imdb-tx download` again."
+        raise DataError(f"{path} is damaged or missing; {AGAIN.format(folder)}") from None
 
 
 def verify(corpus: Corpus) -> None:
@@ -138,7 +118,7 @@ def verify(corpus: Corpus) -> None:
     for name, split in corpus.manifest.splits.items():
         path = split_path(corpus, name)
         if path.exists() and sha256_of(path) != split.file_hash:
-            raise DataError(f"{path} is damaged (its checksum is wrong); {_again(corpus.folder)}")
+            raise DataError(f"{path} is damaged (its checksum is wrong); {AGAIN.format(corpus.folder)}")
 
 
 def split_path(corpus: Corpus, split: str) -> Path:
@@ -178,19 +158,65 @@ def learnt_texts(config: DataConfig, known: str) -> set[str]:
     return set()
 
 
+def other_folders(config: DataConfig) -> list[Path]:
+    """The folders of a source's former corpora. If the source is not found from here, those of all others."""
+    usual = corpus_folder(config)
+    is_gone = is_local(config) and not Path(config.source).exists()
+    pattern = "[!.]*" if is_gone else f"{usual.name}-*"
+    return [path.parent for path in usual.parent.glob(f"{pattern}/{MANIFEST}") if path.parent != usual]
+
+
+def former_folder(folder: Path, content_hash: str) -> Path:
+    """Where a stored corpus is kept when another one replaces it."""
+    return folder.with_name(f"{folder.name}-{content_hash[:8]}")
+
+
+def corpus_folder(config: DataConfig) -> Path:
+    """The folder of a source's stored corpus. Its name depends on every setting that changes the content."""
+    place = str(Path(config.source).resolve()) if is_local(config) else config.source
+    settings: tuple[object, ...] = (config.text_column, config.label_column, share_of(config))
+    if (config.encoding, config.bad_rows) != ("utf-8", "fail"):
+        settings += (config.encoding, config.bad_rows)
+    key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0]) or "corpus"
+    return Path(config.data_dir) / f"{name}-{key}"
+
+
+def is_local(config: DataConfig) -> bool:
+    """Whether the source is a file or folder."""
+    return config.source not in ("hub", "demo") and not archive.is_url(config.source)
+
+
+def fingerprint_of(config: DataConfig) -> str:
+    """A hash that changes when a local source's files change. Empty if there are no local files."""
+    path = Path(config.source).resolve()
+    if not (is_local(config) and path.exists()):
+        return ""
+    stored = Path(config.data_dir).resolve()
+    stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+    for folder, folder_names, file_names in os.walk(path):
+        folder_names[:] = sorted(name for name in folder_names if Path(folder, name) != stored)
+        for name in sorted(file_names):
+            status = os.stat(f"{folder}/{name}", follow_symlinks=False)  # noqa: PTH116 - 100,000 files: no Path each
+            stats += [folder[len(str(path)) :], name, status.st_size, status.st_mtime_ns]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()
+
+
 def _import(config: DataConfig, folder: Path) -> Corpus:
     fingerprint = fingerprint_of(config)
     reviews = sources.read(config)
     if fingerprint_of(config) != fingerprint:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
-    official = _official_splits(reviews, config.source)
+    official = official_splits(reviews, config.source)
     statistics = measure(reviews)
     if num_empty := sum(each.num_empty for each in statistics):
         warn(f"reviews without any words: {num_empty:,}")
     splits = hold_out(reviews, config, is_imdb="train" in official)
     _warn_of_shared(statistics, config.source)
-    former = _stored_before(folder)
-    with files.whole_folder(folder, former=former and former.folder) as temporary:
+    former = None
+    with suppress(DataError):  # runs may have been trained on the corpus that is replaced
+        former = former_folder(folder, open_stored(folder).content_hash)
+    with files.whole_folder(folder, former=former) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
             source=config.source, fingerprint=fingerprint, is_imdb=official == set(reviews.splits),
@@ -198,17 +224,9 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
         )  # fmt: skip
         write_json(temporary / MANIFEST, manifest)
     new = Corpus(folder, manifest, is_new=True)
-    if former and former.content_hash == new.content_hash:
-        shutil.rmtree(former.folder)
+    if former == former_folder(folder, new.content_hash):
+        shutil.rmtree(former)
     return new
-
-
-def _stored_before(folder: Path) -> Corpus | None:
-    """The corpus that an import replaces, with the folder to keep it in. Runs may have been trained on it."""
-    with suppress(DataError):
-        before = open_stored(folder)
-        return before._replace(folder=former_folder(folder, before.content_hash))
-    return None
 
 
 def _warn_of_shared(statistics: list[SplitStatistics], source: str) -> None:
@@ -220,22 +238,6 @@ def _warn_of_shared(statistics: list[SplitStatistics], source: str) -> None:
                 f"{source}: {num_shared:,} of {each.num_rows:,} texts of {each.split} are in train, too. "
                 "Scores on them say little."
             )
-
-
-def _official_splits(reviews: Reviews, source: str) -> set[str]:
-    """The splits that equal IMDB's. Raises DataError if a source with IMDB's name lacks one of them.
-
-    Any other source may hold a part of IMDB, or IMDB's train split and another test split.
-    """
-    official = {name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)}
-    wrong = [name for name in IMDB_HASHES if name not in official]
-    if wrong and (source == "hub" or Path(source).name.startswith("aclImdb_v1.")):
-        counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
-        raise DataError(
-            f"{source} is not IMDB: wrong checksum of {', '.join(wrong)}. It has {counts}. IMDB has 25,000 "
-            "train, 25,000 test, 50,000 unsupervised. Fetch it again. If it is your own file, rename it."
-        )
-    return official
 
 
 def _store(rows: Rows, path: Path) -> StoredSplit:

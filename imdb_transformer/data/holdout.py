@@ -1,4 +1,6 @@
-"""Which reviews are held out: the validation split, and a test split if the source has only train.
+"""Which splits are IMDB's, and which reviews are held out.
+
+If the source has only train, a test split is held out as well as the validation split.
 
 - A source's own validation split is used as it is.
 - IMDB's validation split is fixed: `imdb_validation.txt` lists its reviews by hash. No training review is
@@ -19,10 +21,39 @@ from imdb_transformer.errors import DataError
 
 DEFAULT_SHARE = 0.1
 
+# `content_hash` of the official splits, whatever the row order.
+IMDB_HASHES = {
+    "train": "0160afc8272aab7a7058585fa7d7f04743ed4eba791c1215801e4ee4c4109de0",
+    "test": "30ea9c8c7b342f2313fd992b7fb458dd950e1c416eb0e9caf42ccea89008d7ac",
+    "unsupervised": "9efd3f63da6d1a40e6908ad787cb6b723991c3ee4d31d9b71cc686153da61d1c",
+}
+
 
 def text_hash(text: str) -> str:
     """SHA-256 of a review's UTF-8, in hex."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def content_hash(rows: Rows) -> str:
+    """SHA-256 of a split's sorted (text hash, label) lines: the same for every row order."""
+    lines = sorted(f"{text_hash(text)} {label}\n" for text, label in zip(*rows, strict=True))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def official_splits(reviews: Reviews, source: str) -> set[str]:
+    """The splits that equal IMDB's. Raises DataError if a source with IMDB's name lacks one of them.
+
+    Any other source may hold a part of IMDB, or IMDB's train split and another test split.
+    """
+    official = {name for name, rows in reviews.splits.items() if content_hash(rows) == IMDB_HASHES.get(name)}
+    wrong = [name for name in IMDB_HASHES if name not in official]
+    if wrong and (source == "hub" or Path(source).name.startswith("aclImdb_v1.")):
+        counts = ", ".join(f"{name} {len(rows.texts):,}" for name, rows in reviews.splits.items())
+        raise DataError(
+            f"{source} is not IMDB: wrong checksum of {', '.join(wrong)}. It has {counts}. IMDB has 25,000 "
+            "train, 25,000 test, 50,000 unsupervised. Fetch it again. If it is your own file, rename it."
+        )
+    return official
 
 
 def share_of(config: DataConfig) -> float:

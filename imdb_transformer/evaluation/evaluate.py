@@ -19,7 +19,7 @@ from scipy.special import log_softmax
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.corpus_folder import corpus_folder
+from imdb_transformer.data.corpus import corpus_folder
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, warn

@@ -32,12 +32,11 @@ def unused(folder: Path) -> Path:
 def evaluation(folder: str) -> str:
     """The command that evaluates a run, on validation or other reviews if its own have no test split."""
     from imdb_transformer.data import corpus
-    from imdb_transformer.data.corpus_folder import corpus_folder
     from imdb_transformer.store import run
 
     with suppress(RunError, DataError):
         config = run.open_run(Path(folder)).config.data
-        stored = corpus.open_stored(corpus_folder(config))
+        stored = corpus.open_stored(corpus.corpus_folder(config))
         if "test" not in stored.manifest.splits:
             other = ("--split", "validation") if config.held_out_fraction else ("--source", "labelled.csv")
             return command_line("eval", folder, *other)
