@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from imdb_transformer import config_file
+from imdb_transformer import __version__, config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError, command_line
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
 
 INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
-VERSIONED = ("imdb-tx", "torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
+VERSIONED = ("torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
@@ -172,12 +172,7 @@ def create(
 
 def _environment(hardware: str) -> dict[str, Any]:
     """Command, hardware, platform and versions of a run."""
-    versions = {}
-    for name in VERSIONED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            versions[name] = "not installed"
+    versions = {"imdb-tx": __version__} | {name: metadata.version(name) for name in VERSIONED}
     system = {"platform": platform.platform(), "python": platform.python_version()}
     return {"command": sys.argv, "hardware": hardware, **system, "versions": versions}
 
@@ -233,8 +228,6 @@ def locate(path: Path) -> tuple[Run, Path]:
                 f"`imdb-tx runs --prune` deleted {path}. {run.folder} has its best checkpoint only."
             )
         return run, path
-    if not path.exists() and not _names_shipped(path):
-        raise RunError(NO_RUN.format(path))
     run = open_run(path)
     return run, run.checkpoint("best")
 
