@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def check_tensorboard() -> None:
     """Raises ConfigError if TensorBoard is not installed."""
-    try:
-        import tensorboard  # noqa: F401
-    except ModuleNotFoundError:
+    if find_spec("tensorboard") is None:
         raise ConfigError(
             "train.tensorboard needs TensorBoard, which is not installed: pip install tensorboard."
-        ) from None
+        )
 
 
 def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
