@@ -58,8 +58,17 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
-        """A tokenizer whose merges come from `texts`."""
-        engine = _untrained()
+        """A tokenizer whose merges come from `texts`.
+
+        Break tags become spaces, case is folded, words and punctuation are split, words are spelt in bytes.
+        """
+        engine = tokenizers.Tokenizer(models.BPE())
+        breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
+        engine.normalizer = normalizers.Sequence([breaks, normalizers.Lowercase()])
+        # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
+        spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), spell])
+        engine.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=config.vocab_size, min_frequency=MIN_FREQUENCY, special_tokens=list(SPECIAL_PIECES),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
@@ -147,18 +156,6 @@ class Tokenizer:
     def spelling(self, ids: Sequence[int]) -> str:
         """The text of ids, without spaces between them and without bytes that are not UTF-8."""
         return self._engine.decode(ids, skip_special_tokens=False).replace("\ufffd", "")
-
-
-def _untrained() -> tokenizers.Tokenizer:
-    """Break tags become spaces, case is folded, words and punctuation are split, words are spelt in bytes."""
-    engine = tokenizers.Tokenizer(models.BPE())
-    breaks = normalizers.Replace(Regex(f"(?i){BREAK_TAG}"), " ")
-    engine.normalizer = normalizers.Sequence([breaks, normalizers.Lowercase()])
-    # `\w+|[^\w\s]+`: the same word is the same piece after a space, a quote or a bracket.
-    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), spell])
-    engine.decoder = decoders.ByteLevel()
-    return engine
 
 
 def _encodable(text: str) -> str:
