@@ -76,11 +76,8 @@ def check_encoding(encoding: str) -> str:
 
 
 def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
-    name = check_encoding(encoding)
-    for mark, name_of_mark in BYTE_ORDER_MARKS.items():
-        if first.startswith(mark):
-            name = name_of_mark
-            break
+    named = check_encoding(encoding)
+    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if first.startswith(mark)), named)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 
