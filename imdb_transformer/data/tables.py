@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -185,16 +185,13 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
     groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     few = min(ROWS_AT_ONCE, max(1, BLOCK_BYTES // max(row_bytes, 1)))
-    start, waiting = 1, schema.empty_table()
-    for batch in chain(file.iter_batches(batch_size=few), [None]):
-        if batch is not None:
+    start, batches = 1, file.iter_batches(batch_size=few)
+    for part in in_chunks(batches, max(1, BLOCK_ROWS // few), BLOCK_BYTES, size_of=attrgetter("nbytes")):
+        for batch in part:
             batch.validate(full=True)  # finds text that is not UTF-8
-            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
-        if batch is None or waiting.num_rows >= BLOCK_ROWS or waiting.nbytes >= BLOCK_BYTES:
-            for merged in waiting.combine_chunks().to_batches():
-                yield merged, range(start, start + merged.num_rows)
-                start += merged.num_rows
-            waiting = schema.empty_table()
+        for merged in pa.Table.from_batches(part).cast(schema).combine_chunks().to_batches():
+            yield merged, range(start, start + merged.num_rows)
+            start += merged.num_rows
 
 
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
