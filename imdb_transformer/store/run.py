@@ -196,7 +196,8 @@ def open_run(folder: Path) -> Run:
 
     Raises RunError if there is no run, or if it is damaged.
     """
-    if _names_shipped(folder):
+    is_shipped = any((SHIPPED / folder / name).exists() for name in (INFO, CONFIG))
+    if is_shipped and not (folder / INFO).exists():
         folder = SHIPPED / folder
     info = open_info(folder)
     path = folder / CONFIG
@@ -230,10 +231,6 @@ def locate(path: Path) -> tuple[Run, Path]:
         return run, path
     run = open_run(path)
     return run, run.checkpoint("best")
-
-
-def _names_shipped(path: Path) -> bool:
-    return not (path / INFO).exists() and any((SHIPPED / path / name).exists() for name in (INFO, CONFIG))
 
 
 def _now() -> str:
