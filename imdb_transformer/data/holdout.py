@@ -72,10 +72,8 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
     if "validation" not in splits:
         train, hashes = splits["train"], imdb_validation_hashes()
         listed = _partition(train, [text_hash(text)[:16] in hashes for text in train.texts])
-        if is_imdb or _is_enough(*listed, share_of(config)):
-            splits["train"], splits["validation"] = listed
-        else:
-            splits["train"], splits["validation"] = _take_share(train, share_of(config))
+        by_list = is_imdb or _is_enough(*listed, share_of(config))
+        splits["train"], splits["validation"] = listed if by_list else _take_share(train, share_of(config))
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
         held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
