@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -108,8 +108,8 @@ def verify(folder: Path) -> dict[str, str]:
     names = {path.name for path in opened.checkpoints.glob("[!.]*")}
     for name in sorted(names | _required_checkpoints(opened)):
         # After a kill, a checkpoint of an unfinished run may still have its former name.
-        may_move = opened.info.status != "finished" and name in get_args(run.CheckpointName)
-        path = opened.checkpoint(name) if may_move else opened.checkpoints / name  # type: ignore[arg-type]
+        is_finished = opened.info.status == "finished"
+        path = opened.checkpoints / name if is_finished else opened.checkpoint(name)  # type: ignore[arg-type]
         problems[f"checkpoints/{name}"] = _problem(_check_checkpoint, opened, path)
     return problems
 
