@@ -165,13 +165,11 @@ def create(
             tokenizer_hash=vocabulary.content_hash, file_hashes=hashes, **fields,
         )  # fmt: skip
         write_json(temporary / INFO, info)
-        (temporary / "checkpoints").mkdir()
         fill(Run(temporary, config, info))
     return Run(folder, config, info)
 
 
 def _environment(hardware: str) -> dict[str, Any]:
-    """Command, hardware, platform and versions of a run."""
     versions = {"imdb-tx": __version__} | {name: metadata.version(name) for name in VERSIONED}
     system = {"platform": platform.platform(), "python": platform.python_version()}
     return {"command": sys.argv, "hardware": hardware, **system, "versions": versions}
