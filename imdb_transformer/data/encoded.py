@@ -123,10 +123,7 @@ def training_splits(config: DataConfig) -> tuple[str, ...]:
 
 
 def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
-    """The tokenizer of training and unlabelled text, from the cache or trained now.
-
-    If several processes need it, one trains it and the others wait.
-    """
+    """The tokenizer of training and unlabelled text, from the cache or trained now."""
     unlabelled = {"unsupervised"} & set(corpus.manifest.splits)
     members = (*_members(config.data, "train"), *unlabelled)
     settings = config.tokenizer.model_dump(exclude={"max_length", "tail_length"})
@@ -163,10 +160,7 @@ def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
 
 
 def encode_split(parts: Iterable[Rows], content_hash: str, tokenizer: Tokenizer, cache: Path) -> EncodedSplit:
-    """The split as ids, from the cache or else from `parts`.
-
-    If several processes need the split, one encodes it and the others wait.
-    """
+    """The split as ids, from the cache or else from `parts`."""
     folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
     if not (folder / META).exists():
         with one_at_a_time(folder):

@@ -113,7 +113,6 @@ def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
 
 
 def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str]) -> Reviews:
-    """Reviews of one table file for each split."""
     with _bad_rows(config) as bad_row:
         columns: NamedColumns = {}
         numbers = {}

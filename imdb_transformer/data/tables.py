@@ -58,7 +58,6 @@ class Skip:
         self.report, self.num_rows = report, 0
 
     def __call__(self, problem: str) -> None:
-        """Called for each bad row."""
         self.num_rows += 1
         if self.num_rows <= NUM_REPORTED:
             self.report(problem)
