@@ -18,14 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from imdb_transformer.data.reviews import (
-    SPLIT_ALIASES,
-    NamedColumns,
-    Reviews,
-    from_named_labels,
-    refuse,
-    refuse_row,
-)
+from imdb_transformer.data.reviews import SPLIT_ALIASES, NamedColumns, Reviews, from_named_labels, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
@@ -46,7 +39,7 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def read_url(url: str, *, encoding: str = "utf-8") -> Reviews:
+def read_url(url: str, *, encoding: str) -> Reviews:
     """Reviews of an archive at a URL, downloaded to a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
         for chunk in _fetched(url):
@@ -119,7 +112,7 @@ def root_of_tree(folder: Path) -> Path | None:
     return None
 
 
-def read_tree(root: Path, *, encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse_row) -> Reviews:
+def read_tree(root: Path, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
     """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
 
     `bad_row` is called for each file that is not in the encoding. If it returns, the file is left out.
@@ -147,9 +140,8 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 
 
 def _collect(
-    files: Iterable[tuple[str, bytes]], origin: str, encoding: str = "utf-8",
-    bad_row: Callable[[str], None] = refuse,
-) -> Reviews:  # fmt: skip
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None] = refuse
+) -> Reviews:
     columns: NamedColumns = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
