@@ -89,9 +89,8 @@ def _type_of(values: list[Any]) -> pa.DataType:
         return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
     except (pa.ArrowException, UnicodeError, OverflowError):  # a lone surrogate; over 64 bits
         first = next(value for value in values if value is not None)
-        if type(first) is int:
-            return pa.int64()
-        return pa.string() if isinstance(first, str) else with_leaves(pa.array([first]).type, TEXT_FOR_NULL)
+        kind = {int: pa.int64(), str: pa.string()}.get(type(first))
+        return kind or with_leaves(pa.array([first]).type, TEXT_FOR_NULL)
 
 
 def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
