@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from imdb_transformer.data.rows import READ_BYTES, UNDECODED, iter_lines
-from imdb_transformer.data.tables import DELIMITED, JSON, Skip, open_table, suffix_of
+from imdb_transformer.data.tables import DELIMITED, JSON, open_table, suffix_of
 from imdb_transformer.errors import DataError
 
 WINDOWS = "cp1252"
@@ -33,7 +33,7 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
         is_text = suffix_of(path) in (*DELIMITED, *JSON)
         if is_text and _has_other_bytes(path, encoding) and not _has_other_bytes(path, WINDOWS):
             fitting = WINDOWS
-        _, blocks = open_table(path, {}, encoding=fitting, bad_row=Skip(lambda _: None))
+        _, blocks = open_table(path, {}, encoding=fitting, bad_row=lambda _: None)
         rows = next(blocks)[0]
     except (DataError, StopIteration, OSError, EOFError, ValueError, zlib.error):
         return ""
