@@ -6,7 +6,7 @@ It leaves nothing on disk, except what `datasets` downloads into its cache.
 import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,18 +180,15 @@ def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -
         )
     import datasets
 
-    had_bars = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()  # a folder is read in seconds
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
-    try:
-        with tempfile.TemporaryDirectory(prefix="imdb-tx-") as cache:
-            files = None if has_card(folder) else files_by_split(folder)
-            return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-        if had_bars:
-            datasets.enable_progress_bars()
+    with ExitStack() as stack:
+        if not datasets.are_progress_bars_disabled():
+            datasets.disable_progress_bars()  # a folder is read in seconds
+            stack.callback(datasets.enable_progress_bars)
+        stack.callback(datasets.logging.set_verbosity, datasets.logging.get_verbosity())
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
+        cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="imdb-tx-"))
+        files = None if has_card(folder) else files_by_split(folder)
+        return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
 
 
 def _load_dataset(
