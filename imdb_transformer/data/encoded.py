@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
-from imdb_transformer.data.reviews import Rows, in_chunks
+from imdb_transformer.data.reviews import Rows, in_chunks, joined
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
@@ -109,12 +109,7 @@ def encode(
 
 def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:
     """The reviews of a split; train includes validation if the config holds none out. Raises DataError."""
-    rows = Rows([], [])
-    for name in _members(config, split):
-        part = read_split(corpus, name)
-        rows.texts.extend(part.texts)
-        rows.labels.extend(part.labels)
-    return rows
+    return joined([read_split(corpus, name) for name in _members(config, split)])
 
 
 def training_splits(config: DataConfig) -> tuple[str, ...]:

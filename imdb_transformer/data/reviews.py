@@ -35,6 +35,12 @@ class Rows(NamedTuple):
     labels: list[int]
 
 
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of several splits, in their order."""
+    texts = [text for part in parts for text in part.texts]
+    return Rows(texts, [label for part in parts for label in part.labels])
+
+
 class Reviews(NamedTuple):
     """Everything a source holds: rows by split name, and the names of the classes."""
 

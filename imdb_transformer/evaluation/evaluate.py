@@ -6,7 +6,6 @@ Shapes: N reviews, C classes.
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.corpus import corpus_folder
-from imdb_transformer.data.reviews import Rows
+from imdb_transformer.data.reviews import Rows, joined
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
@@ -144,12 +143,10 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
     if split == ALL:
         reviews = sources.read(config, info.classes)
         _check_classes(reviews.classes, config.source, located)
-        labelled = [rows for name, rows in reviews.splits.items() if name in SPLITS]
-        texts = list(chain.from_iterable(rows.texts for rows in labelled))
-        labels = list(chain.from_iterable(rows.labels for rows in labelled))
-        if not texts:
+        rows = joined([rows for name, rows in reviews.splits.items() if name in SPLITS])
+        if not rows.texts:
             raise DataError(f"{config.source} has no review with a label.")
-        return Rows(texts, labels)
+        return rows
     stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
     for each, _ in located:
         if is_own and stored.content_hash != each.info.corpus_hash:
