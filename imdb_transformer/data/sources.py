@@ -138,13 +138,10 @@ def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[s
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     """The columns of a split's table, each with the option that names another."""
-    text = {config.text_column: "--text-column (data.text_column)"}
-    labels = {config.label_column: "--label-column (data.label_column)"}
-    return text | labels if _is_labelled(split, config) else text
-
-
-def _is_labelled(split: str, config: DataConfig) -> bool:
-    return bool(config.label_column) and split != "unsupervised"
+    columns = {config.text_column: "--text-column (data.text_column)"}
+    if config.label_column and split != "unsupervised":
+        columns[config.label_column] = "--label-column (data.label_column)"
+    return columns
 
 
 def _columns(
@@ -155,7 +152,7 @@ def _columns(
     texts: list[str] = []
     labels: list[object] = []
     numbers: list[int] = []
-    is_labelled = _is_labelled(split, config)
+    is_labelled = config.label_column in _columns_needed(split, config)
     names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
