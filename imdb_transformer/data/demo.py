@@ -54,15 +54,12 @@ def reviews() -> Reviews:
 
 def _rows(generator: random.Random, count: int, seen: set[str]) -> Rows:
     texts: list[str] = []
-    labels: list[int] = []
     while len(texts) < count:
-        label = len(texts) % 2
-        text = _review(generator, label)
+        text = _review(generator, len(texts) % 2)
         if text not in seen:
             seen.add(text)
             texts.append(text)
-            labels.append(label)
-    return Rows(texts, labels)
+    return Rows(texts, [i % 2 for i in range(count)])
 
 
 def _review(r: random.Random, label: int) -> str:
