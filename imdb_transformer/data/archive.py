@@ -106,10 +106,8 @@ class _Guarded:
 
 def root_of_tree(folder: Path) -> Path | None:
     """The folder with `train/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
-    for root in (folder, folder / "aclImdb"):
-        if any(root.glob("train/*/*.txt")):
-            return root
-    return None
+    roots = (folder, folder / "aclImdb")
+    return next((root for root in roots if any(root.glob("train/*/*.txt"))), None)
 
 
 def read_tree(root: Path, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
