@@ -145,6 +145,15 @@ def test_only_classes_that_are_numbers_have_a_mean_error(classes: tuple[str, ...
     assert "absolute" not in as_text(evaluation_tables(evaluation, {}))
 
 
+def test_macro_f1_leaves_out_a_class_that_neither_occurs_nor_is_predicted() -> None:
+    labels, predicted = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
+    logits = np.eye(3)[predicted]
+    expected = pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert score(logits, labels).f1 == expected
+    classes = ("a", "b", "never")
+    assert evaluation_of(logits, labels, split="test", checkpoint="r", classes=classes).f1 == expected
+
+
 def test_f1_of_two_classes_names_its_class() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     assert "F1 of pos" in as_text(evaluation_tables(evaluation, {}))

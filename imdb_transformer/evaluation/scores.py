@@ -61,7 +61,7 @@ class Evaluation(Accuracy, extra="forbid", frozen=True):
     loss: float
     """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
     f1: float
-    """of the second of two classes; with more classes, their mean (macro F1)"""
+    """of the second of two classes; with more classes, the mean of those that occur (macro F1)"""
     per_class: dict[str, ClassScore]
     mean_absolute_error: float | None
     """between the predicted and the true class, if the classes are numbers"""
@@ -88,7 +88,8 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
     hits, supports, guesses = (
         np.bincount(each, minlength=num_classes) for each in (labels[correct], labels, predicted)
     )
-    f1 = float((2 * hits / np.maximum(supports + guesses, 1)).mean())
+    seen = supports + guesses > 0  # the F1 of a class without labels and predictions is not defined
+    f1 = float((2 * hits[seen] / (supports + guesses)[seen]).mean())
     return Score(accuracy=int(correct.sum()) / len(labels), loss=loss / len(labels), f1=f1)
 
 
@@ -115,6 +116,7 @@ def evaluation_of(
     parts = {name: _accuracy(correct[rows]) for name, rows in (slices or {}).items() if rows.any()}
     numbers = list(range(len(classes)))
     figures = precision_recall_fscore_support(labels, predicted, labels=numbers, zero_division=0)
+    seen = np.isin(numbers, np.union1d(labels, predicted))
     per_class = {
         name: ClassScore(precision=float(p), recall=float(r), f1=float(f), support=int(n))
         for name, p, r, f, n in zip(classes, *figures, strict=True)
@@ -124,7 +126,7 @@ def evaluation_of(
     return Evaluation(
         **_accuracy(correct).model_dump(),
         split=split, checkpoint=checkpoint, classes=classes, loss=calibrated.loss,
-        f1=float(figures[2][1] if len(classes) == 2 else figures[2].mean()),
+        f1=float(figures[2][1] if len(classes) == 2 else figures[2][seen].mean()),
         per_class=per_class, mean_absolute_error=_mean_absolute_error(predicted, labels, classes),
         roc_auc=area, average_precision=precision, slices=parts,
         raw=calibrated if raw_logits is None else _calibration(raw_logits, labels), calibrated=calibrated,
