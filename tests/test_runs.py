@@ -175,3 +175,11 @@ def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(
     assert imdb_tx("predict", "--run", "classifier/checkpoints/best", "a film").exit_code == 0
     gone = imdb_tx("predict", "--run", "classifier/checkpoints/last", "a film")
     assert "`imdb-tx runs --prune` deleted runs/classifier/checkpoints/last" in str(gone.exception)
+
+
+def test_a_missing_folder_of_runs_is_an_error_unless_it_is_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "There is no folder experiments." in str(imdb_tx("runs", "experiments").exception)
+    assert imdb_tx("runs").exit_code == 0

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.errors import ConfigError
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
@@ -26,6 +27,8 @@ def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.J
     from imdb_transformer.report import summaries
     from imdb_transformer.store import upkeep
 
+    if folder != options.RUNS and not folder.is_dir():
+        raise ConfigError(f"There is no folder {folder}.")
     if prune:
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
