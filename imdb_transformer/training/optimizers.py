@@ -30,22 +30,23 @@ class Muon(Optimizer):
     """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2)."""
 
     def __init__(
-        self, params: list[dict[str, Any]], *, lr: float, momentum: float, dtype: torch.dtype = torch.float32,
-        num_iterations: int = NUM_ITERATIONS,
-    ) -> None:  # fmt: skip
+        self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype, num_iterations: int
+    ) -> None:
         """`dtype` is that of the matrix products. Weight decay is the group's, decoupled as in AdamW."""
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        super().__init__(groups, {"lr": lr})
         self.dtype, self.num_iterations = dtype, num_iterations
+        for matrix in (each for group in groups for each in group["params"]):
+            self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """One update of each matrix from its gradient, with Nesterov's momentum."""
         for group in self.param_groups:
-            lr, momentum = group["lr"], group["momentum"]
+            lr = group["lr"]
             for matrix in (each for each in group["params"] if each.grad is not None):
                 mean = self.state[matrix]["momentum_buffer"]
-                mean.lerp_(matrix.grad, 1 - momentum)
-                update = matrix.grad.lerp(mean, momentum)
+                mean.lerp_(matrix.grad, 1 - MUON_MOMENTUM)
+                update = matrix.grad.lerp(mean, MUON_MOMENTUM)
                 direction = orthogonal(update, self.dtype, self.num_iterations)
                 matrix.mul_(1 - lr * group["weight_decay"])
                 matrix.add_(direction, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
@@ -74,13 +75,6 @@ def orthogonal(
     return x
 
 
-MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
-    AdamW: ("exp_avg", "exp_avg_sq"),
-    Muon: ("momentum_buffer",),
-}
-"""What an optimiser keeps for each parameter, in the parameter's shape"""
-
-
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """The rate of step `step` (from 0) of `num_steps`: a linear rise to `lr`, then `schedule`.
 
@@ -107,49 +101,36 @@ def make_optimizers(
     With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, with fewer
     iterations if a batch has few tokens.
     """
-    for_muon = [p for name, p in model.named_parameters() if _is_for_muon(name, p, config)]
-    for_adamw = [p for name, p in model.named_parameters() if not _is_for_muon(name, p, config)]
+    for_muon: list[nn.Parameter] = []
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []  # biases and layer norms, which do not decay
+    for name, parameter in model.named_parameters():
+        is_for_muon = config.optimizer == "muon" and name.startswith(("encoder.blocks.", "decoder.blocks."))
+        chosen = vectors if parameter.ndim < 2 else for_muon if is_for_muon else matrices
+        chosen.append(parameter)
     decay = config.weight_decay
-    vectors = [p for p in for_adamw if p.ndim < 2]  # biases and layer norms, which do not decay
     groups = [
-        {"params": [p for p in for_adamw if p.ndim >= 2], "lr_scale": 1.0, "weight_decay": decay},
+        {"params": matrices, "lr_scale": 1.0, "weight_decay": decay},
         {"params": vectors, "lr_scale": 1.0, "weight_decay": 0.0},
     ]
     adamw = AdamW(groups, lr=config.lr, betas=(BETA1, config.beta2), eps=ADAM_EPS, fused=True)
-    optimizers: list[Optimizer] = [adamw]
-    if for_muon:
-        groups = [{"params": for_muon, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
-        number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
-        muon = Muon(groups, lr=config.lr, momentum=MUON_MOMENTUM, dtype=dtype, num_iterations=number)
-        optimizers.append(muon)
-    for optimizer in optimizers:  # torch does it in the first step, but step 0 is saved, too
-        for parameter in _parameters(optimizer):
-            optimizer.state[parameter] = {
-                moment: torch.zeros_like(parameter) for moment in MOMENTS[type(optimizer)]
-            }
-            if isinstance(optimizer, AdamW):
-                optimizer.state[parameter]["step"] = torch.tensor(0.0, device=parameter.device)
-    return optimizers
+    for parameter in (*matrices, *vectors):  # torch does it in the first step, but step 0 is saved, too
+        zeros = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
+        adamw.state[parameter] = {"step": torch.tensor(0.0, device=parameter.device), **zeros}
+    if not for_muon:
+        return [adamw]
+    groups = [{"params": for_muon, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
+    number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
+    return [adamw, Muon(groups, lr=config.lr, dtype=dtype, num_iterations=number)]
 
 
 def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
     """The optimisers' moments, named after the moment and the parameter."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        f"{moment}.{names[parameter]}": optimizer.state[parameter][moment]
+        f"{moment}.{names[parameter]}": tensor
         for optimizer in optimizers
-        for parameter in _parameters(optimizer)
-        for moment in MOMENTS[type(optimizer)]
+        for parameter, state in optimizer.state.items()
+        for moment, tensor in state.items()
+        if moment != "step"
     }
-
-
-def _is_for_muon(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    return (
-        config.optimizer == "muon"
-        and name.startswith(("encoder.blocks.", "decoder.blocks."))
-        and parameter.ndim == 2
-    )
-
-
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
