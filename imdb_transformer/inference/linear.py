@@ -94,12 +94,14 @@ class LinearModel:
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) scores, or (N, 1) for the second of two classes."""
-        features = weighted(self.weighting, self._counter.transform(texts), self.scale)
+        features = self._vectorizer.transform(texts)
         return np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
 
     @cached_property
-    def _counter(self) -> Any:
-        return vectorizer(self.weighting, vocabulary={name: i for i, name in enumerate(self.ngrams)})
+    def _vectorizer(self) -> Any:
+        ready = vectorizer(self.weighting, vocabulary=self.ngrams)
+        ready.idf_ = self.scale
+        return ready
 
 
 def fit(
@@ -112,26 +114,23 @@ def fit(
     regression instead of their support vector machine (Mesnil et al. 2015). Raises DataError if the texts
     have no n-gram in common.
     """
-    from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.linear_model import LogisticRegression
 
-    counter = vectorizer(weighting, min_df=MIN_DOCUMENTS)
+    words = vectorizer(weighting, min_df=MIN_DOCUMENTS, use_idf=weighting == "tfidf")
     try:
-        counts = counter.fit_transform(texts)
+        features = words.fit_transform(texts)
     except ValueError:  # "After pruning, no terms remain"
         raise DataError(
             f"The {len(texts):,} training reviews are too few or too short for a linear model: no n-gram "
             f"occurs in {MIN_DOCUMENTS} of them."
         ) from None
-    ngrams = [str(ngram) for ngram in counter.get_feature_names_out()]
+    ngrams = [str(ngram) for ngram in words.get_feature_names_out()]
     targets = [labels == 1] if num_classes == 2 else [labels == c for c in range(num_classes)]
-    scale = ratio = np.ones(len(ngrams), np.float32)
-    if weighting == "tfidf":
-        scale = TfidfTransformer().fit(counts).idf_.astype(np.float32)
-    features, parts = weighted(weighting, counts, scale), []
+    ratio, parts = np.ones(len(ngrams), np.float32), []
+    scale = words.idf_ if weighting == "tfidf" else ratio
     for target in targets:
         if weighting == "nb":
-            ratio = log_count_ratio(counts, target)
+            ratio = log_count_ratio(features, target)
         # liblinear's dual solver: a second for ten million n-grams; its tolerance is far below the noise.
         fitted = LogisticRegression(
             C=STRENGTH[weighting], solver="liblinear", dual=True, tol=0.01, random_state=0, max_iter=1000
@@ -153,24 +152,14 @@ def _hash_of(ngrams: list[str]) -> str:
 
 
 def vectorizer(weighting: Weighting, **options: Any) -> Any:
-    """Scikit-learn's counter of the n-grams."""
-    from sklearn.feature_extraction.text import CountVectorizer
+    """Scikit-learn's reader of texts: (N, F) weighted n-grams, sparse."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return CountVectorizer(
-        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[weighting], binary=weighting == "nb",
-        dtype=np.float32, **options,
+    is_tfidf = weighting == "tfidf"
+    return TfidfVectorizer(
+        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[weighting], binary=not is_tfidf,
+        sublinear_tf=is_tfidf, norm="l2" if is_tfidf else None, dtype=np.float32, **options,
     )  # fmt: skip
-
-
-def weighted(weighting: Weighting, counts: Any, scale: NDArray[np.float32]) -> Any:
-    """(N, F) counts, sparse, weighted."""
-    if weighting == "nb":
-        return counts
-    from sklearn.feature_extraction.text import TfidfTransformer
-
-    transformer = TfidfTransformer(sublinear_tf=True)
-    transformer.idf_ = scale
-    return transformer.transform(counts)
 
 
 def _cleaned(text: str) -> str:
