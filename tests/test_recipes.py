@@ -21,8 +21,7 @@ from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperatur
 from imdb_transformer.evaluation.scores import expected_calibration_error
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics, run
-from imdb_transformer.training.distillation import soft_labels, with_soft_labels
-from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.prepare import labels_of_teachers, prepare, with_soft_labels
 from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import CPU, Tiny, train, weights
 
@@ -180,7 +179,7 @@ def test_each_unlabelled_review_gets_its_teachers_probabilities(tiny: Tiny, tmp_
     for path in teachers:
         make_baseline(path, tiny(), path.name)  # type: ignore[arg-type]
     stored = corpus.ensure(tiny().data)
-    soft = soft_labels(teachers, tiny(), stored)
+    soft = labels_of_teachers(teachers, tiny(), stored)
     texts = corpus.read_split(stored, "unsupervised").texts
     means = np.mean([Predictor.load(path).probabilities(texts) for path in teachers], axis=0)
     np.testing.assert_allclose(soft, means, atol=1e-6)

@@ -1,4 +1,11 @@
-"""Makes a model and its training reviews, from a config or from a run to continue."""
+"""Makes a model and its training reviews, from a config or from a run to continue.
+
+A teacher is one run or several, on the same reviews; a linear run may teach. Its probabilities for the
+unlabelled reviews are soft labels, and a student learns them beside the labels. This is self-training with
+soft targets (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student").
+
+Shapes: N reviews, C classes.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +21,16 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
+from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
-from imdb_transformer.errors import RunError, warn
+from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import spacing_odds
+from imdb_transformer.inference.predictor import CHUNK, Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
-from imdb_transformer.training import distillation, probe, starting_weights
+from imdb_transformer.training import probe, starting_weights
 from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
@@ -71,10 +80,7 @@ def prepare(
                 f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
             )
     if teachers and soft_labels is None:
-        if ask_teachers:
-            soft_labels = distillation.soft_labels(teachers, config, data.corpus)
-        else:
-            soft_labels = distillation.even_labels(config, data.corpus)
+        soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ask_teachers)
     prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
@@ -95,10 +101,45 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
             f"{current.folder} was started on reviews that differ from those of {config.data.source} now. "
             "Restore the reviews, or start a new run."
         )
-    soft = distillation.soft_labels_of(current)
+    soft = soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
     return _prepared(config, info.kind, hardware, data, soft)
+
+
+def labels_of_teachers(
+    teachers: Sequence[Path], config: Config, corpus: Corpus, *, ask: bool = True
+) -> NDArray[np.float32]:
+    """(N, C): the teachers' mean probabilities for each review of `unsupervised`; without `ask`, equal ones.
+
+    Raises DataError if the corpus has no such split.
+    """
+    if "unsupervised" not in corpus.manifest.splits:
+        raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
+    texts = encoded.rows_of(config.data, corpus, "unsupervised").texts
+    if not ask:
+        num_classes = len(corpus.manifest.classes)
+        return np.full((len(texts), num_classes), 1 / num_classes, dtype=np.float32)
+    predictor = Predictor.load(*teachers, device=config.train.device)
+    parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def soft_labels_of(opened: run.Run) -> SoftLabels:
+    """(N, C): a teacher's probabilities, if the run had one. Raises RunError for damage."""
+    if run.SOFT_LABELS not in opened.info.file_hashes:
+        return None
+    run.check_file(opened.folder, opened.info, run.SOFT_LABELS)
+    labels: NDArray[np.float32] = np.load(opened.folder / run.SOFT_LABELS, allow_pickle=False)
+    return labels
+
+
+def with_soft_labels(
+    train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32]
+) -> EncodedSplit:
+    """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
+    hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
+    return concatenated([train._replace(labels=hard), unlabelled._replace(labels=soft)])
 
 
 def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
@@ -143,7 +184,7 @@ def _prepared(
             points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
             warn(f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off")
         if soft is not None:
-            train = distillation.with_soft_labels(train, splits["unsupervised"], soft)
+            train = with_soft_labels(train, splits["unsupervised"], soft)
         num_classes = len(data.corpus.manifest.classes)
         config, train = _with_stars(config, data.corpus, train)
         model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)

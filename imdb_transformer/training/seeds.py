@@ -11,8 +11,8 @@ from imdb_transformer.data import corpus
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
-from imdb_transformer.training import distillation
 from imdb_transformer.training.loop import Update
+from imdb_transformer.training.prepare import soft_labels_of
 from imdb_transformer.training.train import TrainingResult, training_steps
 
 
@@ -67,7 +67,7 @@ def seed_trainings(
             seeded, folder, "classifier", teachers=teachers, soft_labels=soft_labels,
             resume=True,
         )  # fmt: skip
-        soft_labels = distillation.soft_labels_of(run.open_run(folder))
+        soft_labels = soft_labels_of(run.open_run(folder))
 
 
 def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
