@@ -14,7 +14,7 @@ from imdb_transformer.data.encoded import EncodedSplit, tokenize
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.prepare import make_classifier, prepare
-from imdb_transformer.training.probe import INVERSE_PENALTY, NUM_FITTED, fit_head
+from imdb_transformer.training.starting_weights import INVERSE_PENALTY, NUM_FITTED, fit_head
 from tests.in_process import CPU, Tiny, train
 
 
@@ -84,7 +84,7 @@ def test_the_head_is_fitted_to_the_first_reviews_only(tiny: Tiny, monkeypatch: p
     assert NUM_FITTED == 10_000
     config = tiny()
     reviews = tokenize(config, ["train"]).splits["train"]
-    monkeypatch.setattr("imdb_transformer.training.probe.NUM_FITTED", 50)
+    monkeypatch.setattr("imdb_transformer.training.starting_weights.NUM_FITTED", 50)
     heads = []
     for labels in (reviews.labels, np.where(np.arange(len(reviews.labels)) < 50, reviews.labels, 0)):
         model = make_classifier(config, vocab_size=400, num_classes=2)

@@ -19,8 +19,8 @@ from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
-from imdb_transformer.training import probe, starting_weights
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.starting_weights import FREE, choose_start, probe_accuracy
 from imdb_transformer.training.train import begin, check_same
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
@@ -154,7 +154,7 @@ def test_each_part_of_pretraining_continues_the_one_before_and_base_can_start_fr
     first, *others = configs = [load_config(f"{name}.toml") for name in names]
     assert [each.train.init_from for each in configs] == ["", "runs/pretrain", "runs/deepen", "auto"]
     assert [each.model.num_layers for each in configs] == [2, 4, 4, 4]
-    ignored = starting_weights.FREE | {"num_layers"}
+    ignored = FREE | {"num_layers"}
     for each in others:
         assert each.model.model_dump(exclude=ignored) == first.model.model_dump(exclude=ignored)
         assert each.tokenizer == first.tokenizer
@@ -176,22 +176,22 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     config = load_config("base.toml", values)
     chosen = {}
     for name, accuracies in (("imdb", (0.7, 0.8)), ("imdb-encoder", (0.8, 0.8))):
-        monkeypatch.setattr(probe, "probe_accuracy", lambda which, *_, a=accuracies: a[which == "imdb"])
-        chosen[name] = probe.choose_start(config, "classifier", CPU).train.init_from
-        assert probe.choose_start(config, "encoder", CPU).train.init_from == "imdb-encoder"
+        accuracy = "imdb_transformer.training.starting_weights.probe_accuracy"
+        monkeypatch.setattr(accuracy, lambda which, *_, a=accuracies: a[which == "imdb"])
+        chosen[name] = choose_start(config, "classifier", CPU).train.init_from
+        assert choose_start(config, "encoder", CPU).train.init_from == "imdb-encoder"
     assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
     monkeypatch.undo()
     rows_read = rows_of(config.data, corpus.ensure(config.data), "train")
-    assert probe.probe_accuracy("imdb", config, rows_read, CPU) > 0.8
-    assert (
-        probe.probe_accuracy("imdb", config, rows_read._replace(labels=[0] * len(rows_read.labels)), CPU) == 0
-    )
+    assert probe_accuracy("imdb", config, rows_read, CPU) > 0.8
+    one_class = rows_read._replace(labels=[0] * len(rows_read.labels))
+    assert probe_accuracy("imdb", config, one_class, CPU) == 0
 
     labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
-    imdbs = probe.choose_start(config, "classifier", CPU)
+    imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
@@ -232,7 +232,7 @@ def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
     rows = [f"{i:0{length}},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
-    config = probe.choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
+    config = choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
     assert config.model.dropout == dropout
 
 

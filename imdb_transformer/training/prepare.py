@@ -30,7 +30,7 @@ from imdb_transformer.inference.predictor import CHUNK, Predictor
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
-from imdb_transformer.training import probe, starting_weights
+from imdb_transformer.training import starting_weights
 from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
@@ -64,8 +64,8 @@ def prepare(
     """
     if kind == "classifier":
         config.data.check_labelled()
-    config = probe.choose_start(config, kind, hardware)
-    init_from = starting_weights.origin(config)
+    config = starting_weights.choose_start(config, kind, hardware)
+    init_from = Path(config.train.init_from) if config.train.init_from else None
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
         starting_weights.check_finished(path)
@@ -85,7 +85,7 @@ def prepare(
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
         if isinstance(prepared.model, Classifier):
-            probe.fit_head(prepared.model, data.splits["train"], hardware)
+            starting_weights.fit_head(prepared.model, data.splits["train"], hardware)
     return prepared
 
 

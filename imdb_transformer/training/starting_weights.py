@@ -1,32 +1,51 @@
-"""Starts a model with the encoder of another run, and checks that the run fits."""
+"""The weights that a training starts with: the encoder of another run, and a head fitted to its features.
+
+Both the choice of an encoder and the head come from linear probes: logistic regressions on the features of a
+trained encoder (Alain and Bengio 2017).
+
+Shapes: N reviews, D model width.
+"""
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from pydantic import BaseModel
+from numpy.typing import NDArray
 from torch import nn
 
 from imdb_transformer.config import Config
+from imdb_transformer.data import corpus
+from imdb_transformer.data.batches import EncodedReview
 from imdb_transformer.data.corpus import Corpus
-from imdb_transformer.data.encoded import rows_of, training_splits
+from imdb_transformer.data.encoded import EncodedSplit, rows_of, training_splits
+from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.stars import UNKNOWN, stars_of
 from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of
 from imdb_transformer.errors import RunError
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.language import HEAD, LanguageModel
 from imdb_transformer.store import checkpoint, run
 
-NUM_CHECKED = 10_000  # rows are in a random order, so the first are a sample
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
+# Rows are in a random order, so the first are a sample.
+NUM_CHECKED = 10_000  # for IMDB's reviews among them
+NUM_PROBED = 2000  # to choose an encoder by
+NUM_FITTED = 10_000  # to fit a head to
+NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
+SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
 FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
-
-
-def origin(config: Config) -> Path | None:
-    """The run, or the checkpoint of one, whose encoder a training starts with."""
-    return Path(config.train.init_from) if config.train.init_from else None
 
 
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
@@ -39,11 +58,19 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(opened)  # raises RunError if it is damaged
-    _check_same(path, "tokenizer", config.tokenizer, opened.config.tokenizer, {"max_length", "tail_length"})
-    free = set(FREE)
-    if config.model.num_layers % opened.config.model.num_layers == 0:  # its blocks are repeated
-        free.add("num_layers")
-    _check_same(path, "model", config.model, opened.config.model, free)
+    repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
+    free = {
+        "tokenizer": {"max_length", "tail_length"},
+        "model": FREE | ({"num_layers"} if repeats else set()),
+    }
+    for section, excluded in free.items():
+        values = getattr(opened.config, section).model_dump()
+        for key, value in getattr(config, section).model_dump(exclude=excluded).items():
+            if value != values[key]:
+                raise RunError(
+                    f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use "
+                    'its value, or start from random weights (--set train.init_from="").'
+                )
     return Tokenizer.load(opened.folder, config.tokenizer)
 
 
@@ -82,16 +109,6 @@ def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> No
         raise RunError(f"{path} was trained on the validation split, which this config holds out.")
 
 
-def _check_same(path: Path, section: str, wanted: BaseModel, origin: BaseModel, free: set[str]) -> None:
-    values = origin.model_dump()
-    for key, value in wanted.model_dump(exclude=free).items():
-        if value != values[key]:
-            raise RunError(
-                f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use its "
-                'value, or start from random weights (--set train.init_from="").'
-            )
-
-
 def load_encoder(model: nn.Module, path: Path) -> None:
     """Copies the encoder of a run, or of one of its checkpoints, into `model`.
 
@@ -116,9 +133,88 @@ def load_encoder(model: nn.Module, path: Path) -> None:
 def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
     """A hash of the checkpoints that a run starts from and learns from; empty if there are none."""
     lines = []
-    for role, path in [("start", origin(config)), *(("teacher", teacher) for teacher in teachers)]:
-        if path is not None:
-            opened, folder = run.locate(path)
+    for role, path in (("start", config.train.init_from), *(("teacher", str(each)) for each in teachers)):
+        if path:
+            opened, folder = run.locate(Path(path))
             meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
             lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+
+
+def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
+    """The config with the run to start from instead of `auto`, and the dropout that goes with it.
+
+    The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
+    others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
+    knows. They get at least `SHORT_DROPOUT` if they are short: sentences are soon learnt by heart.
+    """
+    if config.train.init_from != AUTO:
+        return config
+    chosen, dropout = UNLABELLED, config.model.dropout
+    stored = corpus.ensure(config.data)
+    if kind == "classifier" and not has_imdb_labels(config, stored):
+        rows = rows_of(config.data, stored, "train")
+        chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
+        if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
+            dropout = max(dropout, SHORT_DROPOUT)
+    return config.replaced("train", init_from=chosen).replaced("model", dropout=dropout)
+
+
+def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
+    """Accuracy, over five folds, of a logistic regression on the features of a run's encoder.
+
+    It is 0 if fewer than two classes have a review for each fold.
+    """
+    from sklearn.model_selection import cross_val_score
+
+    labels = rows.labels[:NUM_PROBED]
+    common = {label for label, count in Counter(labels).items() if count >= NUM_FOLDS}
+    if len(common) < 2:
+        return 0.0
+    texts = [text for text, label in zip(rows.texts, labels, strict=False) if label in common]
+    path = Path(name)
+    tokenizer = tokenizer_of_origin(path, config)
+    model = Classifier(config.model, vocab_size=tokenizer.vocab_size, num_classes=2)
+    load_encoder(model, path)
+    features = _features(model.to(hardware.device), tokenizer.encode(texts), hardware)
+    truth = np.array([label for label in labels if label in common])
+    return float(cross_val_score(_regression(), features, truth, cv=NUM_FOLDS).mean())
+
+
+@torch.no_grad()
+def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None:
+    """Sets the head to a logistic regression on the encoder's features of the reviews.
+
+    The gradients of a random head would distort these features (Kumar et al. 2022, "Fine-tuning can distort
+    pretrained features"). A class that is absent from the first `NUM_FITTED` reviews gets zeros,
+    and the lowest bias of the others.
+    """
+    labels = train.labels[:NUM_FITTED]
+    if len(set(labels)) < 2:
+        return
+    features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
+    scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
+    slopes = regression.coef_ / scaler.scale_
+    intercepts = regression.intercept_ - slopes @ scaler.mean_
+    if len(regression.classes_) == 2:  # scikit-learn gives the log-odds of the second class
+        slopes, intercepts = np.stack([-slopes[0], slopes[0]]) / 2, np.array([-1, 1]) * intercepts / 2
+    model.head.weight.zero_()
+    model.head.bias.fill_(float(intercepts.min()))
+    model.head.weight[regression.classes_] = torch.from_numpy(slopes).float().to(hardware.device)
+    model.head.bias[regression.classes_] = torch.from_numpy(intercepts).float().to(hardware.device)
+
+
+def _regression() -> "Pipeline":
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=500))
+
+
+def _features(model: Classifier, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
+    """(N, D), pooled: what the head reads."""
+    head, model.head = model.head, nn.Identity()  # type: ignore[assignment]
+    features = logits_of(model, reviews, hardware)
+    model.head = head
+    return features
