@@ -19,7 +19,6 @@ from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.plain import check_predicts
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 
@@ -54,13 +53,16 @@ def logits_of(
     model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hardware, *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float32]:  # fmt: skip
-    """(N, C) logits of encoded reviews, one at least, computed in batches of like length."""
+    """(N, C) logits of encoded reviews, one at least, computed in batches of like length.
+
+    It leaves the model in evaluation mode.
+    """
     batches = length_batches(np.array([len(review) for review in reviews]), batch_tokens=batch_tokens)
+    model.eval()
     rows = []
-    with evaluation_mode(model):
-        for indices in tracked(batches, "predicting, batch", len(batches)):
-            ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
-            rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
+    for indices in tracked(batches, "predicting, batch", len(batches)):
+        ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
+        rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
 
 

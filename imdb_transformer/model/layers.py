@@ -7,9 +7,6 @@ would cast activations back and forth between layers.
 Shapes: B batch, L length, R selected positions, K head width, D model width, F feed-forward width.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -60,17 +57,6 @@ class Dropout(nn.Module):
             return F.dropout(x, self.p)
         keep = torch.empty((x.shape[0], 1, x.shape[2]), dtype=x.dtype, device=x.device)
         return x * keep.bernoulli_(1 - self.p).div_(1 - self.p)
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Sets a model to evaluation mode, without dropout, and then back to the mode it had."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 class FeedForward(nn.Module):

@@ -21,7 +21,6 @@ from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import write
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
-from imdb_transformer.model.layers import evaluation_mode
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, Metrics
@@ -75,7 +74,7 @@ def train_step(
     model, averaged, config = learner.model, learner.averaged, learner.config.train
     lr = learning_rate(config, step, num_steps)
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    metrics = OBJECTIVES[learner.kind](model, batch, learner.config, learner.dtype, step / num_steps)
+    metrics = OBJECTIVES[learner.kind](model.train(), batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
     gradients = _gradients(model)
     result, num_units = _summed(metrics, gradients, batch, world, lr, stop=stop)
@@ -162,8 +161,8 @@ def sample(learner: Learner, prepared: Prepared) -> str:
     model = learner.averaged
     if not isinstance(model, LanguageModel) or model.spacing is None:
         return ""
-    with evaluation_mode(model):
-        return "".join(write(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
+    model.eval()
+    return "".join(write(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
 
 
 @torch.inference_mode()
@@ -171,13 +170,13 @@ def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardw
     """Accuracy and loss on guessed tokens of a split, over the whole vocabulary. The noise never changes."""
     generator = torch.Generator(hardware.device).manual_seed(0)
     loss, num_correct, num_guessed = 0.0, 0, 0
-    with evaluation_mode(model):
-        for indices in length_batches(split.lengths):
-            batch = get_batch(split, indices, hardware)
-            guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
-            sums = model.full_loss(*guesses)
-            loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
-            num_guessed += guesses[2]
+    model.eval()
+    for indices in length_batches(split.lengths):
+        batch = get_batch(split, indices, hardware)
+        guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
+        sums = model.full_loss(*guesses)
+        loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
+        num_guessed += guesses[2]
     return Score(accuracy=num_correct / max(num_guessed, 1), loss=loss / max(num_guessed, 1))
 
 

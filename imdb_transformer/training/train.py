@@ -117,7 +117,7 @@ def training_steps(
         prepared = prepared or prepare_again(opened, choose_hardware(opened.config, world.gpu))
         chosen = prepared.hardware
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
-            learner = make_learner(prepared.model.train(), opened.config, kind, chosen.dtype)
+            learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
             counters = resume_from(opened, begin_from, learner, world)
             for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
