@@ -8,7 +8,7 @@ import torch
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.explanation import attention, weights_of
+from imdb_transformer.inference.explanation import all_heads, choose_head, weights_of
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention
 from imdb_transformer.model.encoder import Encoder
@@ -36,7 +36,7 @@ def test_shown_attention_weights_give_the_output_of_the_layer(radius: int, lengt
 
 
 def test_the_weights_of_each_word_add_up_to_one(trained: Path) -> None:
-    shown = attention(Predictor.load(trained), TEXT)
+    shown = choose_head(all_heads(Predictor.load(trained), TEXT))
     assert shown.words == TEXT.replace("<br />", " ").split()
     np.testing.assert_allclose(shown.weights.sum(1), 1, atol=1e-5)
     assert (shown.weights >= 0).all()
@@ -44,7 +44,7 @@ def test_the_weights_of_each_word_add_up_to_one(trained: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\0", "word " * 500, "x" * 3000, "good " * 200_000])
 def test_attention_of_odd_texts_is_finite(trained: Path, text: str) -> None:
-    shown = attention(Predictor.load(trained), text)
+    shown = choose_head(all_heads(Predictor.load(trained), text))
     assert shown.weights.shape == (len(shown.words),) * 2
     assert np.isfinite(shown.weights).all()
 

@@ -12,7 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from imdb_transformer.inference.explanation import attention
+from imdb_transformer.inference.explanation import all_heads, choose_head
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
@@ -123,7 +123,7 @@ def test_an_attention_map_shows_the_chosen_head_and_the_value_under_the_pointer(
     model = run.open_run(trained).config.model
     assert [len(menu.options) for menu in menus] == [model.num_layers, model.num_heads]
     menus[1].select_by_visible_text("2")
-    expected = attention(Predictor.load(trained), text, layer=1, head=2).weights
+    expected = choose_head(all_heads(Predictor.load(trained), text), layer=1, head=2).weights
     cells = browser.find_element(By.CSS_SELECTOR, ".map svg")
     side = cells.size["width"] / 4
     for row, column in ((0, 0), (2, 1), (3, 3)):

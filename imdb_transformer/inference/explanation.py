@@ -12,7 +12,7 @@
 Zero is the paper's baseline for text (section 3), and it means the same in every model. `[MASK]` is learnt in
 pretraining only. The mean of all embeddings is not blank: models are as sure of it as of any review.
 
-`attention` returns the attention weights of a layer and head, by words.
+`all_heads` returns the attention weights of each layer and head, by words.
 
 Shapes: L length, D model width, C classes, H heads, S steps, W words. `by_position` has the
 letters of `model/attention.py`.
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.inference.transformer import TransformerModel, only_transformer
@@ -80,7 +81,7 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     ids, spans = model.tokenizer.encode_with_spans(text)
     batch = torch.from_numpy(ids.astype(np.int64))[None].to(model.hardware.device)
     with torch.no_grad():
-        logits = model.classifier(batch, _no_padding(batch), model.hardware.dtype)[0]
+        logits = model.classifier(batch, batch != PAD_ID, model.hardware.dtype)[0]
     toward, against = (1, 0) if len(classes) == 2 else logits.topk(2).indices.tolist()
     difference = (logits[toward] - logits[against]).item()
     if method == "pooling":
@@ -95,15 +96,11 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     return Explanation(classes[toward], classes[against], scale * difference, scale * bias, shared)
 
 
-def _no_padding(ids: Tensor) -> Tensor:
-    return torch.ones_like(ids, dtype=torch.bool)
-
-
 @torch.no_grad()
 def _pooling(model: TransformerModel, ids: Tensor, toward: int, against: int) -> tuple[Tensor, float]:
     """(L,) shares and the bias: each pooled channel counts for the position that it comes from."""
     classifier, head = model.classifier, model.classifier.head
-    features = classifier.encoder(ids, _no_padding(ids), model.hardware.dtype)[0].float()  # (L, D)
+    features = classifier.encoder(ids, ids != PAD_ID, model.hardware.dtype)[0].float()  # (L, D)
     weights = head.weight[toward] - head.weight[against]
     best = features.max(0)
     shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
@@ -111,36 +108,31 @@ def _pooling(model: TransformerModel, ids: Tensor, toward: int, against: int) ->
 
 
 def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) -> Tensor:
-    """(L,) integrated gradients from a blank text to this one.
+    """(L,) integrated gradients from a blank text (position 0) to this one (1), by the midpoint rule.
 
-    They are computed in fp32: bf16 is too coarse for an integral over small steps.
+    Most steps are near zero, because layer norms scale a text that is not quite blank to full size. They are
+    computed in fp32: bf16 is too coarse for an integral over small steps.
     """
     classifier, embedding = model.classifier, model.classifier.encoder.embedding
     embedded = embedding.look_up(ids).detach()
     total = torch.zeros_like(embedded)
-    positions, sizes = (part.to(ids.device)[:, None, None] for part in _steps())
+    middles = (torch.arange(NUM_STEPS, device=ids.device)[:, None, None] + 0.5) / NUM_STEPS
+    positions = middles**POWER  # (S, 1, 1)
+    sizes = (torch.linspace(0, 1, NUM_STEPS + 1, device=ids.device) ** POWER).diff()[:, None, None]
     num_at_once = max(1, TOKENS_AT_ONCE // ids.shape[1])
     for position, size in zip(positions.split(num_at_once), sizes.split(num_at_once), strict=True):
         scaled = (position * embedded).requires_grad_()  # (S, L, D)
         hook = embedding.vectors.register_forward_hook(lambda *_, scaled=scaled: scaled)
         try:
-            mask = _no_padding(ids).expand(len(scaled), -1)
-            features = classifier.encoder(ids.expand(len(scaled), -1), mask, torch.float32)
+            repeated = ids.expand(len(scaled), -1)
+            mask = repeated != PAD_ID
+            features = classifier.encoder(repeated, mask, torch.float32)
         finally:
             hook.remove()
         logits = classifier.head(pool(features, mask))
         (gradient,) = torch.autograd.grad((logits[:, toward] - logits[:, against]).sum(), scaled)
         total += (gradient * size).sum(0)
     return (embedded * total).sum(-1)[0].detach()
-
-
-def _steps() -> tuple[Tensor, Tensor]:
-    """(S,) positions between blank (0) and text (1), and (S,) sizes of the steps, by the midpoint rule.
-
-    Most steps are near zero, because layer norms scale a text that is not quite blank to full size.
-    """
-    middles = (torch.arange(NUM_STEPS) + 0.5) / NUM_STEPS
-    return middles**POWER, (torch.linspace(0, 1, NUM_STEPS + 1) ** POWER).diff()
 
 
 def words_of(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[str, int]], list[int]]:
@@ -177,16 +169,11 @@ class Attention(NamedTuple):
         return {**self._asdict(), "weights": self.weights.round(6).tolist()}
 
 
-def attention(predictor: Predictor, text: str, *, layer: int | None = None, head: int = 1) -> Attention:
-    """The weights of a layer (by default the last) and head, both counted from 1.
+def choose_head(heads: Sequence[Attention], layer: int | None = None, head: int = 1) -> Attention:
+    """One of `all_heads`, by its layer (by default the last) and head, both counted from 1.
 
-    Raises RunError as `all_heads` does, and ConfigError if there is no such layer or head.
+    Raises ConfigError if there is no such layer or head.
     """
-    return choose_head(all_heads(predictor, text), layer, head)
-
-
-def choose_head(heads: Sequence[Attention], layer: int | None, head: int) -> Attention:
-    """One of `all_heads`. Raises ConfigError if there is no such layer or head."""
     last = heads[-1]
     layer = last.layer if layer is None else layer
     for name, number, count in (("layer", layer, last.layer), ("head", head, last.head)):
@@ -223,7 +210,7 @@ def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
     block = encoder.blocks[layer - 1]
     hook = block.get_submodule("attention.weights").register_forward_hook(lambda *call: seen.append(call[2]))
     try:
-        encoder(ids[None], _no_padding(ids[None]), torch.float32)
+        encoder(ids[None], ids[None] != PAD_ID, torch.float32)
     finally:
         hook.remove()
     return by_position(seen[0], len(ids))
