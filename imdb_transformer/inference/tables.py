@@ -25,7 +25,6 @@ from imdb_transformer.inference.predictor import Prediction
 from imdb_transformer.store.files import whole_file, why_unwritable
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
-ADDED = {"predicted_label": pa.string(), "probability": pa.float64()}
 
 
 def open_reviews(
@@ -110,7 +109,8 @@ def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
 
 def added_columns(classes: Sequence[str]) -> dict[str, pa.DataType]:
     """The columns of the predictions."""
-    return ADDED | {f"probability_{name}": pa.float64() for name in classes}
+    of_each = {f"probability_{name}": pa.float64() for name in classes}
+    return {"predicted_label": pa.string(), "probability": pa.float64(), **of_each}
 
 
 def with_predictions(
@@ -126,14 +126,11 @@ def with_predictions(
     return pa.table(columns, schema=out)
 
 
-def write_tables(tables: Iterable[pa.Table], out: pa.Schema, path: Path) -> int:
-    """Writes tables to a file, whole or not at all, in its suffix's format; returns the number of rows."""
-    num_rows = 0
+def write_tables(tables: Iterable[pa.Table], out: pa.Schema, path: Path) -> None:
+    """Writes tables to a file, whole or not at all, in its suffix's format."""
     with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
         for table in tables:
             write(table)
-            num_rows += table.num_rows
-    return num_rows
 
 
 @contextmanager
