@@ -163,15 +163,12 @@ def _areas(
     """Areas under the ROC and the precision-recall curve; None if the split lacks a class."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    numbers = list(range(probabilities.shape[1]))
-    if len(set(labels.tolist())) < len(numbers):
+    numbers = np.arange(probabilities.shape[1])
+    if len(np.unique(labels)) < len(numbers):
         return None, None
-    if len(numbers) == 2:
-        scores, truth = probabilities[:, 1], labels
-    else:
-        scores, truth = probabilities, labels[:, None] == np.array(numbers)
-    area = roc_auc_score(labels, scores, multi_class="ovr", labels=numbers)
-    return float(area), float(average_precision_score(truth, scores))
+    measured = numbers[1:] if len(numbers) == 2 else numbers  # of two classes the second
+    truth, scores = labels[:, None] == measured, probabilities[:, measured]
+    return float(roc_auc_score(truth, scores)), float(average_precision_score(truth, scores))
 
 
 def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
