@@ -4,12 +4,10 @@ If several processes train the run, only the first one writes.
 """
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from torch import Tensor
 
 from imdb_transformer.distributed import World
 from imdb_transformer.errors import ResourceError, RunError, command_line
@@ -142,8 +140,8 @@ def _with_best(opened: run.Run, counters: Counters) -> Counters:
 
 def check_space(folder: Path, learner: Learner) -> None:
     """Raises ResourceError if the disk has no room for a run's checkpoints while one replaces another."""
-    model = _num_bytes(learner.averaged.state_dict())
-    whole = model + _num_bytes(training_state(learner))
+    model = sum(tensor.nbytes for tensor in learner.averaged.state_dict().values())
+    whole = model + sum(tensor.nbytes for tensor in training_state(learner).values())
     needed = 2 * model + 3 * whole  # best and its successor; last, its successor and the one before
     used = sum(file.stat().st_size for file in folder.glob("checkpoints/*/*") if file.is_file())
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
@@ -174,10 +172,6 @@ def _hint_previous(opened: run.Run, learner: Learner) -> str:
         return ""
     command = command_line(run.COMMANDS[opened.info.kind], "--resume", path)
     return f" The checkpoint before it, of step {counters.step:,}, is whole; continue from it with: {command}"
-
-
-def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def counters_of(stored: dict[str, Any]) -> Counters:
