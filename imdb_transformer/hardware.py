@@ -51,12 +51,6 @@ def choose(config: TrainConfig, *, gpu: int = 0) -> Hardware:
     return Hardware(device, torch.bfloat16 if wants_bf16 else torch.float32)
 
 
-def choose_for_prediction(config: TrainConfig, device: str, *, exact: bool = False) -> Hardware:
-    """The hardware to predict on; with `exact` in fp32, even if bf16 is faster. Raises ConfigError."""
-    changes = {"device": device} | ({"precision": "fp32"} if exact else {})
-    return choose(config.model_copy(update=changes))
-
-
 def keep_freed_memory() -> None:
     """Makes glibc keep freed memory for the next tensors.
 

@@ -24,7 +24,7 @@ from imdb_transformer.store import checkpoint, run
 SPACING_REVIEWS = 2000
 
 
-def load(path: Path, *, device: str = "auto") -> tuple[LanguageModel, Tokenizer, Hardware]:
+def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     """The causal model of a run or checkpoint, and its tokenizer. Raises RunError for any other model."""
     opened, folder = run.locate(path)
     config = opened.config
@@ -33,7 +33,7 @@ def load(path: Path, *, device: str = "auto") -> tuple[LanguageModel, Tokenizer,
             f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
             "imdb-tx pretrain --config pretrain.toml --set pretrain.objective=causal"
         )
-    chosen = hardware.choose_for_prediction(config.train, device)
+    chosen = hardware.choose(config.train.model_copy(update={"device": "auto"}))
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
     with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
         model = LanguageModel(

@@ -27,10 +27,14 @@ class TransformerModel:
     """The classifier of a checkpoint, with the tokenizer of its run."""
 
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
-        """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
+        """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit.
+
+        With `exact` it computes in fp32, even if bf16 is faster.
+        """
         check_predicts(opened, folder)
         self.origin = opened
-        self.hardware = hardware.choose_for_prediction(opened.config.train, device, exact=exact)
+        changes = {"device": device} | ({"precision": "fp32"} if exact else {})
+        self.hardware = hardware.choose(opened.config.train.model_copy(update=changes))
         self.precision = self.hardware.precision
         self.tokenizer = tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
