@@ -52,8 +52,15 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Predict
     names = [str(path) for path in paths]
     configs = [_flat(locate(path)[0]) for path in paths]
     predictions = [predict_split([path], split) for path in paths]
+    first = predictions[0]
     for name, other in zip(names, predictions, strict=True):
-        _check_same_reviews(name, other, names[0], predictions[0], split)
+        same_classes = other.evaluation.classes == first.evaluation.classes
+        same_labels = same_classes and np.array_equal(other.labels, first.labels)
+        if other.texts != first.texts or not same_labels:
+            part = "labels" if other.texts == first.texts else "reviews"
+            raise DataError(
+                f"{name} and {names[0]} have different {part} in {split}: they cannot be compared."
+            )
     by_key = {key: [config[key] for config in configs] for key in configs[0]}
     differences = {key: values for key, values in by_key.items() if len(set(map(repr, values))) > 1}
     pairs = [
@@ -62,16 +69,6 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Predict
     ]
     evaluations = [each.evaluation for each in predictions]
     return Comparison(runs=names, differences=differences, evaluations=evaluations, pairs=pairs), predictions
-
-
-def _check_same_reviews(
-    name: str, other: Predictions, first_name: str, first: Predictions, split: str
-) -> None:
-    same_classes = other.evaluation.classes == first.evaluation.classes
-    same_labels = same_classes and np.array_equal(other.labels, first.labels)
-    if other.texts != first.texts or not same_labels:
-        part = "labels" if other.texts == first.texts else "reviews"
-        raise DataError(f"{name} and {first_name} have different {part} in {split}: they cannot be compared.")
 
 
 def pair_of(
