@@ -89,13 +89,9 @@ class LinearModel:
         """(N, C) logits of texts, one at least."""
         starts = range(0, len(texts), PART)
         parts = (texts[i : i + PART] for i in tracked(starts, "predicting, part", len(starts)))
-        scores = np.concatenate([self._scores(part) for part in parts])
+        products = [self._vectorizer.transform(part) @ self.weights.T for part in parts]
+        scores = (np.concatenate(products) + self.intercept).astype(np.float32)  # (N, C or 1)
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
-
-    def _scores(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) scores, or (N, 1) for the second of two classes."""
-        features = self._vectorizer.transform(texts)
-        return np.asarray(features @ self.weights.T + self.intercept, dtype=np.float32)
 
     @cached_property
     def _vectorizer(self) -> Any:
