@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from imdb_transformer import hardware
-from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order, length_batches, pad
+from imdb_transformer.data.batches import EncodedReview, in_order, length_batches, pad
 from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
@@ -53,15 +53,12 @@ class TransformerModel:
 
 
 @torch.inference_mode()
-def logits_of(
-    model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hardware, *,
-    batch_tokens: int = BATCH_TOKENS,
-) -> NDArray[np.float32]:  # fmt: skip
+def logits_of(model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
     """(N, C) logits of encoded reviews, one at least, computed in batches of like length.
 
     It leaves the model in evaluation mode.
     """
-    batches = length_batches(np.array([len(review) for review in reviews]), batch_tokens=batch_tokens)
+    batches = length_batches(np.array([len(review) for review in reviews]))
     model.eval()
     rows = []
     for indices in tracked(batches, "predicting, batch", len(batches)):
