@@ -1,10 +1,5 @@
 """Trains a run to its end, a new one or one that was interrupted. Python users and the commands call it.
 
-    from imdb_transformer import load_config, train
-
-    result = train(load_config("scratch.toml", ["train.seed=1"]), "runs/mine")
-    result.validation.accuracy
-
 Several processes started by `torchrun` call the same function and train one run together.
 """
 
