@@ -4,6 +4,7 @@ If several processes train the run, only the first one writes.
 """
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,22 +121,14 @@ def load_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner)
     except RunError as error:
         raise RunError(f"{error}{_hint_previous(opened, learner) if name == run.LAST else ''}") from None
     load_state(learner, weights, state, step=counters.step)
-    return _with_best(opened, counters)
-
-
-def _with_best(opened: run.Run, counters: Counters) -> Counters:
-    """The counters with the score of `best`, if a kill came after `best` was written and before `last`.
-
-    These steps are taken again. They may differ, for example with another number of processes.
-    """
-    try:
-        meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
-    except RunError:
-        return counters  # no step was the best yet
-    if meta.step <= counters.step:
-        return counters
-    ahead = counters_of(meta.counters)
-    return counters.model_copy(update={"best": ahead.best, "best_step": ahead.best_step})
+    # A kill may come after `best` was written and before `last`. The score of `best` then counts: these steps
+    # are taken again, and may differ, for example with another number of processes.
+    with suppress(RunError):  # no step was the best yet
+        best = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
+        if best.step > counters.step:
+            ahead = counters_of(best.counters)
+            return counters.model_copy(update={"best": ahead.best, "best_step": ahead.best_step})
+    return counters
 
 
 def check_space(folder: Path, learner: Learner) -> None:
