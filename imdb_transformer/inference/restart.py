@@ -83,7 +83,16 @@ def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Pat
     folder.mkdir(exist_ok=True)
     with locked(folder):
         if resume and (folder / CALL).exists():
-            _check_same(call, output)
+            try:
+                earlier = dict(json.loads((folder / CALL).read_bytes()))
+            except (OSError, ValueError, TypeError, RecursionError):
+                raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
+            for key, value in earlier.items():
+                if call.get(key) != value:
+                    raise ConfigError(
+                        f"{output} was started with other settings ({key}: {value}, now {call.get(key)}); "
+                        "leave out --resume to start over."
+                    )
         else:
             for path in folder.iterdir():
                 path.unlink()
@@ -94,20 +103,6 @@ def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Pat
 def parts_folder(output: Path) -> Path:
     """The folder with the parts of an unfinished output."""
     return output.with_name(f".{output.name}.parts")
-
-
-def _check_same(call: dict[str, Any], output: Path) -> None:
-    folder = parts_folder(output)
-    try:
-        earlier = dict(json.loads((folder / CALL).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
-    for key, value in earlier.items():
-        if call.get(key) != value:
-            raise ConfigError(
-                f"{output} was started with other settings ({key}: {value}, now {call.get(key)}); "
-                "leave out --resume to start over."
-            )
 
 
 def _saved_table(path: Path, schema: pa.Schema) -> pa.Table:
