@@ -80,12 +80,17 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     model, classes = only_transformer(predictor.models), predictor.classes
     ids, spans = model.tokenizer.encode_with_spans(text)
     batch = torch.from_numpy(ids.astype(np.int64))[None].to(model.hardware.device)
+    head = model.classifier.head
     with torch.no_grad():
-        logits = model.classifier(batch, batch != PAD_ID, model.hardware.dtype)[0]
+        features = model.classifier.encoder(batch, batch != PAD_ID, model.hardware.dtype)[0].float()  # (L, D)
+        best = features.max(0)
+        logits = head(best.values[None])[0]
     toward, against = (1, 0) if len(classes) == 2 else logits.topk(2).indices.tolist()
     difference = (logits[toward] - logits[against]).item()
     if method == "pooling":
-        shares, bias = _pooling(model, batch, toward, against)
+        weights = (head.weight[toward] - head.weight[against]).detach()
+        shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
+        bias = (head.bias[toward] - head.bias[against]).item()
     else:
         shares = _gradients(model, batch, toward, against)
         bias = difference - shares.sum().item()  # the blank text's difference, and the integral's error
@@ -94,17 +99,6 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
     sums = np.bincount(word_of, scale * shares.cpu().numpy(), len(words)).tolist()
     shared = [WordShare(word, start, share) for (word, start), share in zip(words, sums, strict=True)]
     return Explanation(classes[toward], classes[against], scale * difference, scale * bias, shared)
-
-
-@torch.no_grad()
-def _pooling(model: TransformerModel, ids: Tensor, toward: int, against: int) -> tuple[Tensor, float]:
-    """(L,) shares and the bias: each pooled channel counts for the position that it comes from."""
-    classifier, head = model.classifier, model.classifier.head
-    features = classifier.encoder(ids, ids != PAD_ID, model.hardware.dtype)[0].float()  # (L, D)
-    weights = head.weight[toward] - head.weight[against]
-    best = features.max(0)
-    shares = features.new_zeros(len(features)).index_add_(0, best.indices, best.values * weights)
-    return shares, (head.bias[toward] - head.bias[against]).item()
 
 
 def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) -> Tensor:
