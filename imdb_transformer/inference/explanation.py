@@ -192,22 +192,23 @@ def all_heads(predictor: Predictor, text: str) -> list[Attention]:
     names, mean = [words[i][0] for i in visible], (member / member.sum(0)).T
     return [
         Attention(layer, head, names, mean @ by_id @ member)
-        for layer in range(1, len(encoder.blocks) + 1)
-        for head, by_id in enumerate(weights_of(encoder, on_device, layer).cpu().double().numpy(), 1)
+        for layer, weights in enumerate(weights_of(encoder, on_device), 1)
+        for head, by_id in enumerate(weights.cpu().double().numpy(), 1)
     ]
 
 
 @torch.no_grad()
-def weights_of(encoder: Encoder, ids: Tensor, layer: int) -> Tensor:
-    """(L,) ids of a review -> (H, L, L): the attention weights of a layer, counted from 1, in fp32."""
+def weights_of(encoder: Encoder, ids: Tensor) -> list[Tensor]:
+    """(L,) ids of a review -> (H, L, L) for each layer: its attention weights, in fp32."""
     seen: list[Tensor] = []
-    block = encoder.blocks[layer - 1]
-    hook = block.get_submodule("attention.weights").register_forward_hook(lambda *call: seen.append(call[2]))
+    layers = [block.get_submodule("attention.weights") for block in encoder.blocks]
+    hooks = [layer.register_forward_hook(lambda *call: seen.append(call[2])) for layer in layers]
     try:
         encoder(ids[None], ids[None] != PAD_ID, torch.float32)
     finally:
-        hook.remove()
-    return by_position(seen[0], len(ids))
+        for hook in hooks:
+            hook.remove()
+    return [by_position(weights, len(ids)) for weights in seen]
 
 
 def by_position(weights: Tensor, length: int) -> Tensor:
