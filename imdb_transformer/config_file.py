@@ -70,8 +70,10 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     lines = []
     for problem in problems:
         sentence = _sentence(problem)
-        culprit = origin if sentence in before else _culprit(problem["loc"], set_by)
-        lines.append(f"{culprit}: {sentence}")
+        # If a section or the whole config is wrong, all overrides in it may be to blame.
+        where = [str(part) for part in problem["loc"][:2]]  # the third would be an item of a list
+        culprits = [each for key, each in set_by.items() if key.split(".", 1)[: len(where)] == where]
+        lines.append(f"{origin if sentence in before else ' '.join(culprits)}: {sentence}")
     raise ConfigError("\n".join(lines))
 
 
@@ -81,12 +83,6 @@ def _problems(tree: dict[str, Any]) -> list[Any]:
     except ValidationError as error:
         return list(error.errors())
     return []
-
-
-def _culprit(location: tuple[Any, ...], set_by: dict[str, str]) -> str:
-    """The override of a key; if a section or the whole config is wrong, all overrides in it."""
-    where = [str(part) for part in location[:2]]  # the third would be an item of a list
-    return " ".join(override for key, override in set_by.items() if key.split(".", 1)[: len(where)] == where)
 
 
 def dump(config: Config) -> str:
