@@ -76,7 +76,11 @@ def train_step(
     torch.manual_seed(_noise_seed(config.seed, step, world.rank))
     metrics = OBJECTIVES[learner.kind](model.train(), batch, learner.config, learner.dtype, step / num_steps)
     metrics["loss"][0].backward()
-    gradients = _gradients(model)
+    gradients = []
+    for parameter in model.parameters():
+        if parameter.grad is None:  # all processes sum the same tensors
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
     result, num_units = _summed(metrics, gradients, batch, world, lr, stop=stop)
     if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
@@ -94,14 +98,6 @@ def train_step(
     if averaged is not model:
         _move_average(model, averaged, config.ema_decay, step)
     return result
-
-
-def _gradients(model: nn.Module) -> list[Tensor]:
-    """The gradients of all parameters. A missing one becomes zeros: all processes sum the same tensors."""
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 def _summed(
