@@ -1,17 +1,18 @@
 """Suggests options for a table whose columns have other names."""
 
+import codecs
 import gzip
-import io
 import shlex
 import zlib
 from pathlib import Path
 
 import pyarrow as pa
 
-from imdb_transformer.data.rows import READ_BYTES, UNDECODED, iter_lines
+from imdb_transformer.data.rows import BYTE_ORDER_MARKS
 from imdb_transformer.data.tables import DELIMITED, JSON, open_table, suffix_of
 from imdb_transformer.errors import DataError
 
+READ_BYTES = 1 << 20
 WINDOWS = "cp1252"
 MIN_TEXT_LENGTH = 20  # characters on average; names and dates are shorter
 MAX_CLASSES = 20
@@ -29,13 +30,10 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     if not path.is_file():  # a pipe can be read once
         return ""
     try:
-        fitting = encoding
-        is_text = suffix_of(path) in (*DELIMITED, *JSON)
-        if is_text and _has_other_bytes(path, encoding) and not _has_other_bytes(path, WINDOWS):
-            fitting = WINDOWS
+        fitting = WINDOWS if _is_windows_text(path, encoding) else encoding
         _, blocks = open_table(path, {}, encoding=fitting, bad_row=lambda _: None)
         rows = next(blocks)[0]
-    except (DataError, StopIteration, OSError, EOFError, ValueError, zlib.error):
+    except (DataError, StopIteration, OSError, EOFError, zlib.error):
         return ""
     wanted = {"--text-column": text_column} | ({"--label-column": label_column} if label_column else {})
     missing = [option for option, column in wanted.items() if column not in rows.schema.names]
@@ -56,11 +54,22 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     return advice
 
 
-def _has_other_bytes(path: Path, encoding: str) -> bool:
-    """Whether the first part of a text file has bytes that the encoding does not have."""
+def _is_windows_text(path: Path, encoding: str) -> bool:
+    """Whether the first part of a text file is not in this encoding, but may be in that of Windows."""
+    if suffix_of(path) not in (*DELIMITED, *JSON):
+        return False
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        lines = next(iter_lines(io.BytesIO(file.read(READ_BYTES)), encoding, path))
-    return any(map(UNDECODED.search, lines))
+        data = file.read(READ_BYTES)
+    if data.startswith(tuple(BYTE_ORDER_MARKS)):
+        return False
+    fits = {}
+    for name in (encoding, WINDOWS):
+        try:
+            codecs.getincrementaldecoder(name)().decode(data)
+            fits[name] = True
+        except (UnicodeError, LookupError):
+            fits[name] = False
+    return fits[WINDOWS] and not fits[encoding]
 
 
 def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
