@@ -272,12 +272,17 @@ def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
     assert "line 3 does not fit the table's columns (column '" in told[0]
 
 
-def test_true_does_not_become_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("first", "later"), [("1", "true"), ("1.5", "true"), ("[1.5]", "[true]"), ("1", '"a"')]
+)
+def test_a_value_of_another_type_is_not_converted_and_its_column_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, later: str
+) -> None:
     monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 1)
-    for first in ("1", "1.5"):
-        (tmp_path / "r.jsonl").write_text(f'{{"text": "a", "n": {first}}}\n{{"text": "b", "n": true}}\n')
-        with pytest.raises(DataError, match="line 2 does not fit the table's columns"):
-            rows_of(tmp_path / "r.jsonl")
+    (tmp_path / "r.jsonl").write_text(f'{{"text": "a", "n": {first}}}\n{{"text": "b", "n": {later}}}\n')
+    problem = r"line 2 does not fit the table's columns \(column 'n' cannot hold its value\)"
+    with pytest.raises(DataError, match=problem):
+        rows_of(tmp_path / "r.jsonl")
 
 
 def test_a_quote_that_swallows_rows_between_tabs_is_reported(tmp_path: Path) -> None:

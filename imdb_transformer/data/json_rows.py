@@ -69,16 +69,28 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
     return pa.schema([(name, _type_of([cells.get(name) for cells in records])) for name in names])
 
 
-def is_kept(value: Any, stored: Any) -> bool:
+def column_of(values: list[Any], field: "pa.Field[Any]", *, is_exact: bool) -> pa.Array:
+    """The values as a column; with `is_exact`, it must keep them. Raises ValueError that names the column."""
+    problem = f"column {field.name!r} cannot hold its value"
+    try:
+        column = pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, OverflowError):
+        raise ValueError(problem) from None
+    if is_exact and not pa.types.is_string(field.type) and not all(map(_is_kept, values, column.to_pylist())):
+        raise ValueError(problem)
+    return column
+
+
+def _is_kept(value: Any, stored: Any) -> bool:
     """Whether a column has stored a value as it is; a field that an object lacks may be stored as null.
 
     pyarrow itself cuts 1.9 to 1 in a column of integers, makes true 1.0 in one of other numbers, and drops
     new fields of an object.
     """
     if isinstance(value, dict) and isinstance(stored, dict):
-        return all(each is None or is_kept(each, stored.get(name)) for name, each in value.items())
+        return all(each is None or _is_kept(each, stored.get(name)) for name, each in value.items())
     if isinstance(value, list) and isinstance(stored, list):
-        return all(map(is_kept, value, stored))
+        return all(map(_is_kept, value, stored))
     is_nan = value != value
     return is_nan or (value == stored and isinstance(value, bool) == isinstance(stored, bool))
 

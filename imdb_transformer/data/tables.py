@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import rows
-from imdb_transformer.data.json_rows import is_kept, read_json, schema_of, with_leaves
+from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
 from imdb_transformer.errors import DataError
 
@@ -29,7 +29,6 @@ BLOCK_ROWS, BLOCK_BYTES = 2000, 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
 NUM_REPORTED = 10
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
-UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)  # raised for rows that do not fit a schema
 
 Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
 Report = Callable[[str], None]  # called with a sentence about each bad row
@@ -140,7 +139,7 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
     for part in chain([first] if first else [], parts):
         try:
             yield _as_block(part, schema, exact)
-        except UNFIT:
+        except ValueError:
             yield _as_block([row for row in part if _fits(row, schema, exact, report)], schema)
 
 
@@ -148,24 +147,23 @@ def _in_parts(records: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
     return in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, size_of=itemgetter(1))
 
 
-def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Iterable[str] = ()) -> Block:
-    """The rows in the columns of a schema. The `exact` columns must keep their values."""
+def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Sequence[str] = ()) -> Block:
+    """The rows in the columns of a schema. The `exact` columns must keep their values. Raises ValueError."""
     names = set(schema.names)
     for _, _, cells in part:
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
-    records = [cells for _, _, cells in part]
-    block = pa.RecordBatch.from_pylist(records, schema)
-    for name in exact:
-        if not all(map(is_kept, (cells.get(name) for cells in records), block.column(name).to_pylist())):
-            raise ValueError(f"column {name!r} cannot hold its value")
-    return block, [number for number, _, _ in part]
+    columns = [
+        column_of([cells.get(field.name) for _, _, cells in part], field, is_exact=field.name in exact)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema), [number for number, _, _ in part]
 
 
 def _fits(row: rows.Row, schema: pa.Schema, exact: list[str], report: rows.BadRow) -> bool:
     try:
         _as_block([row], schema, exact)
-    except UNFIT as error:
+    except ValueError as error:
         report(row[0], f"does not fit the table's columns ({error})")
         return False
     return True
