@@ -1,6 +1,7 @@
 """What a message suggests about a table whose columns have other names."""
 
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def test_one_message_names_all_options_that_an_export_of_excel_needs(tmp_path: P
     columns = {"text_column": "Kommentar", "label_column": "Sterne"}
     reviews = sources.read(DataConfig(source=str(path), encoding="cp1252", **columns))
     assert reviews.classes == ("1", "2", "3", "4", "5")
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.json"])
+def test_the_encoding_is_suggested_for_a_last_line_without_an_end(tmp_path: Path, name: str) -> None:
+    rows = [(f"a plain review, number {i} of a few", i % 2) for i in range(30)]
+    rows.append(("a café in Paris, and little else", 1))
+    records = [{"body": text, "stars": stars} for text, stars in rows]
+    lines = ["body,stars", *(f'"{text}",{stars}' for text, stars in rows)]
+    content = json.dumps(records, ensure_ascii=False) if name == "r.json" else "\n".join(lines)
+    (tmp_path / name).write_bytes(content.encode("cp1252"))
+    shown = suggested_options(tmp_path / name, "utf-8", "text", "label")
+    assert shown == " Perhaps: --text-column body --label-column stars --encoding cp1252"
 
 
 def test_the_columns_of_a_workbook_are_suggested(tmp_path: Path) -> None:
