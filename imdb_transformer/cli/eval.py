@@ -14,7 +14,8 @@ _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
 SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
-Source = Annotated[str | None, _of_source(metavar="SOURCE", help="Evaluate on reviews other than the run's.")]
+SOURCE_HELP = "Evaluate on reviews other than the run's. Options for a file of reviews need --source."
+Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]
 
 
 @options.command(
