@@ -92,15 +92,20 @@ def training_loop(
     except DivergedError as error:
         metrics.append({"step": step + 1, "diverged": str(error)})
         checkpoints.write_metrics(opened, metrics, world)
-        if world.is_first:
-            opened.with_status("diverged")
-        raise DivergedError(
-            f"Training diverged: {error}. The last good checkpoint is {opened.checkpoint('last')}. "
-            "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
-        ) from None
+        raise _diverged(opened, error, world) from None
     if world.is_first:
         conclude(opened).with_status("finished")
     world.barrier()
+
+
+def _diverged(opened: Run, error: DivergedError, world: World) -> DivergedError:
+    """Marks the run as diverged, and returns the error to raise."""
+    if world.is_first:
+        opened.with_status("diverged")
+    return DivergedError(
+        f"Training diverged: {error}. The last good checkpoint is {opened.checkpoint('last')}. "
+        "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
+    )
 
 
 def _interrupted(
