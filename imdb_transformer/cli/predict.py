@@ -70,6 +70,7 @@ def predict(
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     if (method and not explain) or ((layer is not None or head is not None) and not attention):
         raise ConfigError("--method needs --explain. --layer and --head need --attention.")
+    _check_views(html, has_views=explain or attention, has_texts=bool(texts))
     can_resume = output is not None and input_file is not None and input_file.is_file()
     if (output is not None and input_file is None) or (resume and not can_resume):
         raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
@@ -78,11 +79,6 @@ def predict(
         raise ConfigError(
             "--text-column, --encoding and --bad-rows need --input or standard input. --force needs --output."
         )
-    has_views = explain or attention
-    if (has_views and not texts) or (html and not has_views):
-        raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
-    if html is not None:
-        check_page(html)
     paths = run_paths or [default_run()]
     if not run_paths:
         screen.note(f"run: {paths[0]}")
@@ -100,6 +96,14 @@ def predict(
         predictions.predict_rows(request, source, reading)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
+
+
+def _check_views(html: Path | None, *, has_views: bool, has_texts: bool) -> None:
+    """Raises ConfigError if the options under "Why" do not fit the others, or the page cannot be written."""
+    if (has_views and not has_texts) or (html and not has_views):
+        raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
+    if html is not None:
+        check_page(html)
 
 
 def _text_column(path: Path) -> str:
