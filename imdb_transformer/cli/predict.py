@@ -60,11 +60,7 @@ def predict(
 
     Without arguments on a terminal, it prompts for reviews.
     """
-    texts = texts or []
-    if not texts and input_file is None and sys.stdin and sys.stdin.isatty():
-        texts = ["-"]
-    if "-" in texts and len(texts) > 1:
-        raise ConfigError("- reads standard input, and takes no other text beside it.")
+    texts = _texts_of(texts or [], has_input=input_file is not None)
     is_stdin = texts == ["-"] or input_file == Path("-")
     if bool(texts) == (input_file is not None):
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
@@ -96,6 +92,13 @@ def predict(
         predictions.predict_rows(request, source, reading)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
+
+
+def _texts_of(texts: list[str], *, has_input: bool) -> list[str]:
+    """The texts, or - for standard input if there are none and it is a terminal. Raises ConfigError."""
+    if "-" in texts and len(texts) > 1:
+        raise ConfigError("- reads standard input, and takes no other text beside it.")
+    return ["-"] if not texts and not has_input and sys.stdin and sys.stdin.isatty() else texts
 
 
 def _check_views(html: Path | None, *, has_views: bool, has_texts: bool) -> None:
