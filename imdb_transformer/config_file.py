@@ -49,13 +49,8 @@ def shipped() -> dict[str, Path]:
 
 def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
     """The config in a file (see `find`) with `section.key=value` overrides in TOML grammar applied."""
-    path, overrides = find(name), list(overrides)
-    config = parse(read(path), overrides, origin=str(path))
-    for key in (override.partition("=")[0].strip() for override in overrides):
-        if key in OF_TABLES and config.data.source in ("hub", "demo"):
-            source = config.data.source
-            raise ConfigError(f"{key} is for tables, and the source is {source!r}: name your file.")
-    return config
+    path = find(name)
+    return parse(read(path), overrides, origin=str(path))
 
 
 def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:
@@ -65,7 +60,11 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
         abbreviated = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
         set_by[_apply(overridden, override)] = f"--set {abbreviated}"
     if not (problems := _problems(overridden)):
-        return Config.model_validate(overridden)
+        config = Config.model_validate(overridden)
+        of_tables, source = [key for key in set_by if key in OF_TABLES], config.data.source
+        if of_tables and source in ("hub", "demo"):
+            raise ConfigError(f"{of_tables[0]} is for tables, and the source is {source!r}: name your file.")
+        return config
     before = [_sentence(problem) for problem in _problems(tree)]
     lines = []
     for problem in problems:

@@ -34,6 +34,7 @@ def process(
         (["download", "--source", "empty.csv"], 3, "empty"),
         (["download", "--source", "latin.csv"], 3, "not UTF-8"),
         (["download", "--source", "one.csv"], 3, "two classes"),
+        (["download", "--text-column", "body"], 2, "name your file"),
         (["download", "--source", "cut.tar.gz"], 3, "cut short"),
         (["download", "--source", "aclImdb_v1.tar.gz"], 3, "wrong checksum"),
         (["eval", "runs/none"], 4, "runs/none"),

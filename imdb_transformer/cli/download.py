@@ -16,10 +16,10 @@ imdb-tx download --source reviews.csv --text-column body""",
 def download(
     source: Annotated[str, typer.Option(metavar="SOURCE", help="hub, demo, or a path or URL.")] = "hub",
     data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
-    text_column: options.TextColumn = "text",
-    label_column: options.LabelColumn = "label",
-    encoding: options.Encoding = "utf-8",
-    bad_rows: options.OnBadRows = "fail",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    bad_rows: options.OnBadRows = None,
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""
@@ -28,11 +28,11 @@ def download(
     from imdb_transformer.data.reviews import SPLITS
     from imdb_transformer.report import summaries
 
-    data = {
-        "source": source, "data_dir": data_dir, "text_column": text_column, "label_column": label_column,
-        "encoding": encoding, "bad_rows": bad_rows,
+    keys = {
+        "data.source": source, "data.data_dir": data_dir, "data.text_column": text_column,
+        "data.label_column": label_column, "data.encoding": encoding, "data.bad_rows": bad_rows,
     }  # fmt: skip
-    config = config_file.parse({"data": data}, origin="command line").data
+    config = config_file.parse({}, options.as_overrides(keys), origin="command line").data
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}

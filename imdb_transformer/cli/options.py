@@ -215,8 +215,13 @@ def config_with(
         "data.encoding": encoding, "data.bad_rows": bad_rows,
         "train.init_from": None if init_from is None else str(init_from),
     }  # fmt: skip
+    return config_file.load(name, [*as_overrides(keys), *(overrides or ())])
+
+
+def as_overrides(keys: dict[str, str | None]) -> list[str]:
+    """`section.key=value` of each key that has a value."""
     passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
-    return config_file.load(name, [*(f"{key}={value}" for key, value in passed.items()), *(overrides or ())])
+    return [f"{key}={value}" for key, value in passed.items()]
 
 
 def _show_version(wanted: bool) -> None:
