@@ -147,6 +147,13 @@ def test_a_folder_of_tables_without_train_is_refused_by_their_names(tmp_path: Pa
         read(tmp_path)
 
 
+def test_the_parts_of_a_table_are_read_together(tmp_path: Path) -> None:
+    write_csv(tmp_path, ["a", "b"], ["pos", "neg"], "part-00000-0b1c-c000.csv")
+    write_csv(tmp_path, ["c"], ["pos"], "part-00001-0b1c-c000.csv")
+    (tmp_path / "_SUCCESS").write_text("")
+    assert read(tmp_path).splits["train"].texts == ["a", "b", "c"]
+
+
 def test_a_damaged_file_in_the_hubs_layout_gets_a_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

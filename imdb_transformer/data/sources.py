@@ -93,7 +93,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
         if unused := ", ".join(path.name for path in known if path not in files.values()):
             warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
         return _read_tables(files, config, classes)
-    if not loose or has_card(folder) or (not files and any(map(splits_named, loose))):
+    are_parts = len(loose) > 1 and all(path.name.startswith("part-") for path in loose)  # by Spark
+    if not loose or are_parts or has_card(folder) or (not files and any(map(splits_named, loose))):
         return _read_hub_layout(folder, config, classes)
     if files or len(loose) == 1:
         return _read_tables(files or {"train": loose[0]}, config, classes)
