@@ -191,6 +191,8 @@ def test_a_run_keeps_its_reviews_when_its_file_changes_and_is_imported_again(tmp
     assert again.content_hash == first.content_hash
     assert corpus.read_split(again, "train") != corpus.read_split(second, "train")
     assert corpus.learnt_texts(config(path, tmp_path), first.content_hash)
+    assert corpus.find_stored(config(path, tmp_path), first.content_hash) == again
+    assert corpus.find_stored(config(path, tmp_path), "unknown") is None
     assert corpus.ensure(config(path, tmp_path)).content_hash == second.content_hash
     os.utime(path, (0, 0))  # imported once more, with the same reviews
     assert corpus.ensure(config(path, tmp_path)).is_new

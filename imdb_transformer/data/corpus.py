@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.holdout import content_hash, hold_out, official_splits, share_of
-from imdb_transformer.data.reviews import Rows, SplitStatistics, measure
+from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, warn_of_shared
 from imdb_transformer.errors import DataError, warn
 from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
@@ -28,7 +28,6 @@ from imdb_transformer.store.locks import one_at_a_time
 
 MANIFEST = "manifest.json"
 AGAIN = "delete {} and run `imdb-tx download` again."
-MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 
 
 class StoredSplit(BaseModel, extra="forbid", frozen=True):
@@ -150,12 +149,20 @@ def read_split(corpus: Corpus, split: str) -> Rows:
 
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
     """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
+    with suppress(DataError):
+        if stored := find_stored(config, known):
+            names = {"train", "validation"} & stored.manifest.splits.keys()
+            return set().union(*(read_split(stored, name).texts for name in names))
+    return set()
+
+
+def find_stored(config: DataConfig, known: str) -> Corpus | None:
+    """The corpus of a source with the content hash `known`, if it is still stored."""
     for folder in (corpus_folder(config), *other_folders(config)):
         with suppress(DataError):
             if (stored := open_stored(folder)).content_hash == known:
-                names = {"train", "validation"} & stored.manifest.splits.keys()
-                return set().union(*(read_split(stored, name).texts for name in names))
-    return set()
+                return stored
+    return None
 
 
 def other_folders(config: DataConfig) -> list[Path]:
@@ -212,7 +219,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     if num_empty := sum(each.num_empty for each in statistics):
         warn(f"reviews without any words: {num_empty:,}")
     splits = hold_out(reviews, config, is_imdb="train" in official)
-    _warn_of_shared(statistics, config.source)
+    warn_of_shared(statistics, config.source)
     former = None
     with suppress(DataError):  # runs may have been trained on the corpus that is replaced
         former = former_folder(folder, open_stored(folder).content_hash)
@@ -227,17 +234,6 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     if former == former_folder(folder, new.content_hash):
         shutil.rmtree(former)
     return new
-
-
-def _warn_of_shared(statistics: list[SplitStatistics], source: str) -> None:
-    """Warns if much of a held-out split is in train, too: scores on it would be too high."""
-    for each in statistics:
-        num_shared = each.num_shared.get("train", 0) if each.split in ("validation", "test") else 0
-        if num_shared > MAX_SHARED * each.num_rows:
-            warn(
-                f"{source}: {num_shared:,} of {each.num_rows:,} texts of {each.split} are in train, too. "
-                "Scores on them say little."
-            )
 
 
 def _store(rows: Rows, path: Path) -> StoredSplit:

@@ -18,6 +18,7 @@ UNLABELLED = -1
 MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20
 NUM_SPELLINGS = 3  # classes, in a warning
+MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
 """a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
@@ -158,6 +159,17 @@ def measure(reviews: Reviews) -> list[SplitStatistics]:
         )  # fmt: skip
         statistics.append(figures)
     return statistics
+
+
+def warn_of_shared(statistics: Iterable[SplitStatistics], source: str) -> None:
+    """Warns if much of a held-out split is in train, too: scores on it would be too high."""
+    for each in statistics:
+        num_shared = each.num_shared.get("train", 0) if each.split in ("validation", "test") else 0
+        if num_shared > MAX_SHARED * each.num_rows:
+            warn(
+                f"{source}: {num_shared:,} of {each.num_rows:,} texts of {each.split} are in train, too. "
+                "Scores on them say little."
+            )
 
 
 def in_chunks(

@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
-from imdb_transformer.errors import DataError, RunError, command_line
+from imdb_transformer.errors import RunError, command_line
 
 RECIPE = "base.toml"  # for a pretrained encoder
 
@@ -34,10 +34,11 @@ def evaluation(folder: str) -> str:
     from imdb_transformer.data import corpus
     from imdb_transformer.store import run
 
-    with suppress(RunError, DataError):
-        config = run.open_run(Path(folder)).config.data
-        stored = corpus.open_stored(corpus.corpus_folder(config))
-        if "test" not in stored.manifest.splits:
+    with suppress(RunError):
+        opened = run.open_run(Path(folder))
+        config = opened.config.data
+        stored = corpus.find_stored(config, opened.info.corpus_hash)
+        if stored and "test" not in stored.manifest.splits:
             other = ("--split", "validation") if config.held_out_fraction else ("--source", "labelled.csv")
             return command_line("eval", folder, *other)
     return command_line("eval", folder)
