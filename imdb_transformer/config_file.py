@@ -6,10 +6,11 @@
 import copy
 import difflib
 import hashlib
+import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,9 @@ def shipped() -> dict[str, Path]:
 
 
 def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
-    """The config in a file (see `find`) with `section.key=value` overrides in TOML grammar applied."""
+    """The config in a file (see `find`), with overrides, or one: `section.key=value` in TOML grammar."""
     path = find(name)
-    return parse(read(path), overrides, origin=str(path))
+    return parse(read(path), [overrides] if isinstance(overrides, str) else overrides, origin=str(path))
 
 
 def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:
@@ -87,6 +88,19 @@ def _problems(tree: dict[str, Any]) -> list[Any]:
 def dump(config: Config) -> str:
     """The whole config as TOML; `parse` of it gives the same config back."""
     return tomli_w.dumps(config.model_dump())
+
+
+def overrides_of(config: Config, base: Config, excluded: Mapping[str, set[str]]) -> list[str]:
+    """The overrides that give `base` the values of `config` in some sections, but for `excluded` keys."""
+    overrides = []
+    for section, keys in excluded.items():
+        usual = getattr(base, section).model_dump()
+        for key, value in getattr(config, section).model_dump(exclude=keys).items():
+            if value != usual[key]:
+                is_plain = isinstance(value, str) and toml_value(value) == value
+                written = value if is_plain else json.dumps(value, ensure_ascii=False)
+                overrides.append(f"{section}.{key}={written}")
+    return overrides
 
 
 def hash_of(config: Config) -> str:

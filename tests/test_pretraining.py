@@ -12,6 +12,7 @@ from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.evaluation.scores import Score
+from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.language import HEAD
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import step
@@ -70,6 +71,13 @@ def test_held_out_reviews_are_not_among_the_unlabelled(tiny: Tiny, source: Path,
         file.writelines(line + "\n" for line in shared)
     data = tokenize(tiny(f"data.source={folder}"), ["train", "unsupervised"])
     assert data.splits["unsupervised"].report.num_reviews == 100
+
+
+def test_an_encoder_cannot_predict_and_the_error_names_the_command_that_fine_tunes_it(encoder: Path) -> None:
+    command = rf"imdb-tx train --config base\.toml --set data\.source=.* --set model\.width=\d+ .*{encoder}"
+    for few in (True, False):
+        with pytest.raises(RunError, match=f"is an encoder and has no classes.*{command}"):
+            Predictor.load(encoder, few=few)
 
 
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from imdb_transformer import load_config
+from imdb_transformer.cli.predict import default_run
 from imdb_transformer.cli.screen import exit_on_error
 from imdb_transformer.data import corpus, stars
 from imdb_transformer.data.encoded import rows_of
@@ -20,7 +21,7 @@ from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training.prepare import prepare
-from imdb_transformer.training.starting_weights import FREE, choose_start, probe_accuracy
+from imdb_transformer.training.starting_weights import choose_start, probe_accuracy
 from imdb_transformer.training.train import begin, check_same
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
@@ -154,7 +155,7 @@ def test_each_part_of_pretraining_continues_the_one_before_and_base_can_start_fr
     first, *others = configs = [load_config(f"{name}.toml") for name in names]
     assert [each.train.init_from for each in configs] == ["", "runs/pretrain", "runs/deepen", "auto"]
     assert [each.model.num_layers for each in configs] == [2, 4, 4, 4]
-    ignored = FREE | {"num_layers"}
+    ignored = run.FREE | {"num_layers"}
     for each in others:
         assert each.model.model_dump(exclude=ignored) == first.model.model_dump(exclude=ignored)
         assert each.tokenizer == first.tokenizer
@@ -162,6 +163,17 @@ def test_each_part_of_pretraining_continues_the_one_before_and_base_can_start_fr
 
 def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
     assert run.locate(Path("imdb-encoder"))[0].reports == Path("runs/imdb-encoder")
+
+
+def test_a_folder_called_imdb_is_not_taken_for_the_run_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run.of_package("imdb") == default_run() == Path("imdb")
+    Path("imdb").mkdir()
+    Path("imdb/run.json").write_text("{}")
+    assert run.of_package("imdb") == default_run() == run.SHIPPED / "imdb"
+    assert run.of_package("imdb-encoder") == Path("imdb-encoder")
 
 
 def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learnt_their_labels(
@@ -177,15 +189,15 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     chosen = {}
     for name, accuracies in (("imdb", (0.7, 0.8)), ("imdb-encoder", (0.8, 0.8))):
         accuracy = "imdb_transformer.training.starting_weights.probe_accuracy"
-        monkeypatch.setattr(accuracy, lambda which, *_, a=accuracies: a[which == "imdb"])
+        monkeypatch.setattr(accuracy, lambda which, *_, a=accuracies: a[which == Path("imdb")])
         chosen[name] = choose_start(config, "classifier", CPU).train.init_from
         assert choose_start(config, "encoder", CPU).train.init_from == "imdb-encoder"
     assert chosen == {"imdb": "imdb", "imdb-encoder": "imdb-encoder"}
     monkeypatch.undo()
     rows_read = rows_of(config.data, corpus.ensure(config.data), "train")
-    assert probe_accuracy("imdb", config, rows_read, CPU) > 0.8
+    assert probe_accuracy(Path("imdb"), config, rows_read, CPU) > 0.8
     one_class = rows_read._replace(labels=[0] * len(rows_read.labels))
-    assert probe_accuracy("imdb", config, one_class, CPU) == 0
+    assert probe_accuracy(Path("imdb"), config, one_class, CPU) == 0
 
     labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"

@@ -132,4 +132,4 @@ def default_run(runs: Path = options.RUNS) -> Path:
                 finished.append((info.ended, path.parent))
     if not finished and not (run.SHIPPED / "imdb").exists():
         raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
-    return max(finished)[1] if finished else Path("imdb")
+    return max(finished)[1] if finished else run.of_package("imdb")

@@ -1,13 +1,10 @@
 """The command that comes after a training, and the name and folder of a new run."""
 
-import json
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
 from imdb_transformer.errors import RunError, command_line
-
-RECIPE = "base.toml"  # for a pretrained encoder
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
@@ -42,24 +39,3 @@ def evaluation(folder: str) -> str:
             other = ("--split", "validation") if config.held_out_fraction else ("--source", "labelled.csv")
             return command_line("eval", folder, *other)
     return command_line("eval", folder)
-
-
-def finetuning(folder: str) -> str:
-    """The command that fine-tunes an encoder: the shipped recipe, with the run's sizes and reviews."""
-    from imdb_transformer import config_file
-    from imdb_transformer.store import run
-    from imdb_transformer.training.starting_weights import FREE
-
-    config, recipe, sets = run.open_run(Path(folder)).config, config_file.load(RECIPE), []
-    is_labelled = bool(config.data.label_column)
-    data = set() if is_labelled else {"source", "label_column"}
-    free = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": FREE}
-    for section in free:
-        usual = getattr(recipe, section).model_dump()
-        for key, value in getattr(config, section).model_dump(exclude=free[section]).items():
-            if value != usual[key]:
-                is_plain = isinstance(value, str) and config_file.toml_value(value) == value
-                written = value if is_plain else json.dumps(value, ensure_ascii=False)
-                sets += ["--set", f"{section}.{key}={written}"]
-    reviews = [] if is_labelled else ["labelled.csv"]
-    return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", folder)

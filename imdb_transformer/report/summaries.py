@@ -110,7 +110,11 @@ def result(ended: "TrainingResult") -> str:
     """The last lines of a training: the run, its score, and the next command."""
     cost = f"training took {duration(ended.train_seconds)}, {ended.tokens_per_second:,.0f} tokens/s"
     if ended.kind == "encoder":
-        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {next_commands.finetuning(ended.run)}"
+        from imdb_transformer.inference.plain import finetuning_command
+        from imdb_transformer.store.run import open_run
+
+        following = finetuning_command(open_run(Path(ended.run)))
+        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {following}"
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
     if ended.per_class:
         lines.append(classes(ended.per_class))

@@ -44,6 +44,8 @@ Kind = Literal["encoder", "classifier", "linear"]
 Weighting = Literal["nb", "tfidf"]
 
 NO_RUN = "There is no run {}. `imdb-tx runs` lists runs, and `imdb-tx train` makes one."
+# Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
+FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
 COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those with --resume
 
 
@@ -136,7 +138,7 @@ def check_free(folder: Path) -> None:
         advice = ""
         with suppress(RunError):
             info = open_info(folder)
-            if info.kind in COMMANDS and info.status != "finished":
+            if info.kind in COMMANDS and info.status in ("running", "interrupted"):
                 advice = f"continue it with `{command_line(COMMANDS[info.kind], '--resume', folder)}`, or "
         raise RunError(f"{folder} is not empty; {advice}name another --run-dir.")
     if folder.is_symlink() or folder.is_mount() or folder.resolve() == Path.cwd():
@@ -204,6 +206,11 @@ def open_run(folder: Path) -> Run:
         return Run(folder, config_file.parse(config_file.read(path), origin=str(path)), info)
     except ConfigError as error:
         raise RunError(f"{folder} was made by another version of imdb-tx: {error}") from None
+
+
+def of_package(name: str) -> Path:
+    """The run of the package with this name, even if the working directory has a run that is called so."""
+    return SHIPPED / name if (Path(name) / INFO).exists() else Path(name)
 
 
 def check_file(folder: Path, info: RunInfo, name: str) -> None:

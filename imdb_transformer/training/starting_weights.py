@@ -44,8 +44,6 @@ NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
-# Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
-FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
 
 
 def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
@@ -61,7 +59,7 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
     free = {
         "tokenizer": {"max_length", "tail_length"},
-        "model": FREE | ({"num_layers"} if repeats else set()),
+        "model": run.FREE | ({"num_layers"} if repeats else set()),
     }
     for section, excluded in free.items():
         values = getattr(opened.config, section).model_dump()
@@ -98,7 +96,7 @@ def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> No
     """
     opened, _ = run.locate(path)
     is_other = opened.info.corpus_hash != corpus.content_hash
-    is_imdbs = opened.info.corpus_hash == run.locate(Path("imdb"))[0].info.corpus_hash
+    is_imdbs = opened.info.corpus_hash == run.open_run(run.of_package(LABELLED)).info.corpus_hash
     saw_labels = opened.info.kind != "encoder" and not (is_imdbs and not has_imdb_labels(config, corpus))
     if is_other and saw_labels:
         raise RunError(
@@ -150,17 +148,18 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """
     if config.train.init_from != AUTO:
         return config
-    chosen, dropout = UNLABELLED, config.model.dropout
+    chosen, dropout = run.of_package(UNLABELLED), config.model.dropout
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        chosen = max((UNLABELLED, LABELLED), key=lambda name: probe_accuracy(name, config, rows, hardware))
+        candidates = (chosen, run.of_package(LABELLED))
+        chosen = max(candidates, key=lambda path: probe_accuracy(path, config, rows, hardware))
         if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
             dropout = max(dropout, SHORT_DROPOUT)
-    return config.replaced("train", init_from=chosen).replaced("model", dropout=dropout)
+    return config.replaced("train", init_from=str(chosen)).replaced("model", dropout=dropout)
 
 
-def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) -> float:
+def probe_accuracy(path: Path, config: Config, rows: Rows, hardware: Hardware) -> float:
     """Accuracy, over five folds, of a logistic regression on the features of a run's encoder.
 
     It is 0 if fewer than two classes have a review for each fold.
@@ -172,7 +171,6 @@ def probe_accuracy(name: str, config: Config, rows: Rows, hardware: Hardware) ->
     if len(common) < 2:
         return 0.0
     texts = [text for text, label in zip(rows.texts, labels, strict=False) if label in common]
-    path = Path(name)
     tokenizer = tokenizer_of_origin(path, config)
     model = Classifier(config.model, vocab_size=tokenizer.vocab_size, num_classes=2)
     load_encoder(model, path)
