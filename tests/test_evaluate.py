@@ -106,6 +106,20 @@ def test_columns_of_another_source_can_be_chosen(trained: Path, tmp_path: Path) 
     assert json.loads(measured.stdout)["num_examples"] == 40
 
 
+def test_a_folder_of_other_reviews_that_has_only_test_is_measured_whole(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    tables, tree = tmp_path / "tables", tmp_path / "tree"
+    tables.mkdir()
+    write_jsonl(tables / "test.jsonl", ["a good film", "a fine film"], ["pos", "pos"])
+    (tree / "test" / "neg").mkdir(parents=True)
+    (tree / "test" / "neg" / "1.txt").write_text("a bad film")
+    for folder, number in ((tables, 2), (tree, 1)):
+        measured = json.loads(imdb_tx("eval", run, "--source", folder, "--json").stdout)
+        assert (measured["num_examples"], measured["split"]) == (number, f"all of {folder.name}")
+
+
 def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(
     trained: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -105,22 +105,27 @@ class _Guarded:
 
 
 def root_of_tree(folder: Path) -> Path | None:
-    """The folder with `train/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
-    roots = (folder, folder / "aclImdb")
-    return next((root for root in roots if any(root.glob("train/*/*.txt"))), None)
+    """The folder with `{train,test}/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
+    for root in (folder, folder / "aclImdb"):
+        if any(root.glob("train/*/*.txt")) or any(root.glob("test/*/*.txt")):
+            return root
+    return None
 
 
-def read_tree(root: Path, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
+def read_tree(
+    root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Callable[[str], None]
+) -> Reviews:
     """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
 
-    `bad_row` is called for each file that is not in the encoding. If it returns, the file is left out.
+    `bad_row` is called for each file that is not in the encoding. If it returns, the file is left out. With
+    `classes` the split `train` may be missing.
     """
     check_encoding(encoding)
     paths = [path for path in sorted(root.glob("*/*/*.txt")) if REVIEW.search(path.as_posix())]
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
     )
-    return _collect(files, str(root), encoding, bad_row)
+    return _collect(files, str(root), encoding, bad_row, classes)
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
@@ -138,8 +143,9 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 
 
 def _collect(
-    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None] = refuse
-) -> Reviews:
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None] = refuse,
+    classes: Sequence[str] = (),
+) -> Reviews:  # fmt: skip
     columns: NamedColumns = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
@@ -154,4 +160,4 @@ def _collect(
         labels.append(folder)
     if not columns:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
-    return from_named_labels(columns, origin=origin)
+    return from_named_labels(columns, origin=origin, classes=classes)

@@ -38,6 +38,12 @@ def splits_named(path: Path) -> set[str]:
     return {*words}.intersection(SPLITS)
 
 
+def is_test_alone(folder: Path) -> bool:
+    """Whether the names in a folder say that it has reviews of test, and none to train on."""
+    names = set().union(*(splits_named(path) for path in folder.iterdir() if not is_hidden(path)))
+    return "test" in names and not names & {"train", "validation"}
+
+
 def tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
     """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
 

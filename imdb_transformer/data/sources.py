@@ -81,7 +81,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     if root := archive.root_of_tree(folder):
         with _bad_rows(config) as bad_row:
-            return archive.read_tree(root, encoding=config.encoding, bad_row=bad_row)
+            return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     present = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
     loose = [path for path in present if tables.is_table(path) or is_unlabelled_text(path)]
     files = tables_by_split(folder, loose)

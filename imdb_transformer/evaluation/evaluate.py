@@ -19,6 +19,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.corpus import corpus_folder
+from imdb_transformer.data.layouts import is_test_alone
 from imdb_transformer.data.reviews import Rows, joined
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, warn
@@ -126,15 +127,16 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
 
 
 def split_of(source: str | None, split: str | None) -> str:
-    """The split to measure: by default test, or all of a `source` that is a table. Raises ConfigError."""
-    is_file = source is not None and is_table(Path(source)) and not Path(source).is_dir()
+    """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
+    is_folder = source is not None and Path(source).is_dir()
+    is_file = source is not None and is_table(Path(source)) and not is_folder
     if split not in (None, *SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
     if split == ALL and source is None:
         raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
         raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
-    return split or (ALL if is_file else "test")
+    return split or (ALL if is_file or (is_folder and is_test_alone(Path(str(source)))) else "test")
 
 
 def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: bool) -> Rows:
