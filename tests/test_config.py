@@ -77,6 +77,10 @@ def test_set_equals_editing_the_file(tmp_path: Path) -> None:
     assert config_file.load(str(edited)) == config_file.load(str(empty), overrides)
 
 
+def test_a_single_override_may_be_a_str() -> None:
+    assert config_file.load("base.toml", "train.seed=7") == config_file.load("base.toml", ["train.seed=7"])
+
+
 def test_a_byte_order_mark_before_a_config_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[train]\nseed = 7\n", encoding="utf-8-sig")
     assert config_file.load(str(tmp_path / "c.toml")).train.seed == 7

@@ -61,6 +61,15 @@ def test_a_run_of_the_package_is_exported_beside_your_runs(
     assert (tmp_path / "runs/imdb/model.onnx").exists()
 
 
+def test_a_checkpoint_is_exported_beside_the_best_one(
+    trained: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    monkeypatch.setattr("imdb_transformer.inference.export._traced", lambda _: onnx.load(exported))
+    assert export(folder) == folder / "model.onnx"
+    assert export(folder / "checkpoints" / "last") == folder / "model-last.onnx"
+
+
 def test_an_export_to_a_full_disk_keeps_the_old_file_and_can_be_repeated(
     trained: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

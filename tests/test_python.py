@@ -79,7 +79,7 @@ def test_a_missing_text_is_reported_with_its_number_and_a_remedy(
     [
         (None, "Texts must be a str or an iterable of them, not None."),
         (5, "Texts must be a str or an iterable of them, not 5."),
-        (b"good", "Text 1 is 103: each text must be a str."),
+        (b"good", "Bytes were passed; pass a str"),
         (pd.DataFrame({"text": ["good"]}), "A whole table was passed; pass its column of texts"),
         ({"first": "good"}, "A dict was passed; pass a list of its texts"),
     ],

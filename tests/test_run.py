@@ -240,6 +240,9 @@ def test_a_folder_with_an_unfinished_run_is_refused_with_the_command_that_contin
     run.open_run(folder).with_status("interrupted")
     with pytest.raises(RunError, match=f"continue it with `imdb-tx train --resume '{folder}'`, or name"):
         run.check_free(folder)
+    run.open_run(folder).with_status("diverged")  # as it would again
+    with pytest.raises(RunError, match="is not empty; name another --run-dir"):
+        run.check_free(folder)
 
 
 def test_a_run_that_was_not_validated_yet_is_said_to_be_that(copy: Path) -> None:

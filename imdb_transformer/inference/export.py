@@ -50,7 +50,8 @@ class About(BaseModel, extra="forbid", frozen=True):
 def export(path: Path, output: Path | None = None) -> Path:
     """Writes a run, or one of its checkpoints, as an ONNX file; returns its path.
 
-    By default it is in the run, or in runs/NAME for a run of the package. Raises ConfigError and RunError.
+    By default it is model.onnx in the run, or in runs/NAME for a run of the package. For another checkpoint
+    than `best` it is called after it, such as model-last.onnx. Raises ConfigError and RunError.
     """
     try:
         import onnx
@@ -66,7 +67,7 @@ def export(path: Path, output: Path | None = None) -> Path:
     opened, folder = run.locate(path)
     if output is None:
         opened.reports.mkdir(parents=True, exist_ok=True)
-        output = opened.reports / f"model{SUFFIX}"
+        output = opened.reports / f"model{'' if folder.name == 'best' else f'-{folder.name}'}{SUFFIX}"
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = TransformerModel(opened, folder, device="cpu")

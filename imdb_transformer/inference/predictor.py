@@ -155,6 +155,8 @@ def _texts_of(texts: object) -> Iterator[str]:
     """The texts, one by one. Raises TypeError for anything else, at once or when it comes."""
     if hasattr(texts, "columns"):  # iterating over a DataFrame gives the names of its columns
         raise TypeError("A whole table was passed; pass its column of texts, such as frame['text'].")
+    if isinstance(texts, bytes | bytearray):
+        raise TypeError("Bytes were passed; pass a str, such as text.decode().")
     if isinstance(texts, Mapping):
         raise TypeError("A dict was passed; pass a list of its texts, such as list(texts.values()).")
     if not isinstance(texts, Iterable):
