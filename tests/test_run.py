@@ -26,6 +26,7 @@ from imdb_transformer.store.files import (
     whole_folder,
     write_whole,
 )
+from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
 from tests.conftest import accept_config
 
@@ -240,6 +241,8 @@ def test_a_folder_with_an_unfinished_run_is_refused_with_the_command_that_contin
     run.open_run(folder).with_status("interrupted")
     with pytest.raises(RunError, match=f"continue it with `imdb-tx train --resume '{folder}'`, or name"):
         run.check_free(folder)
+    with locked(folder), pytest.raises(RunError, match="is not empty; name another --run-dir"):
+        run.check_free(folder)  # another process trains in it
     run.open_run(folder).with_status("diverged")  # as it would again
     with pytest.raises(RunError, match="is not empty; name another --run-dir"):
         run.check_free(folder)

@@ -29,6 +29,7 @@ from imdb_transformer import __version__, config_file
 from imdb_transformer.config import Config
 from imdb_transformer.errors import ConfigError, RunError, command_line
 from imdb_transformer.store.files import current_folder, new_folder, read_json, sha256_of, write_json
+from imdb_transformer.store.locks import locked
 
 INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
 VERSIONED = ("torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
@@ -139,7 +140,9 @@ def check_free(folder: Path) -> None:
         with suppress(RunError):
             info = open_info(folder)
             if info.kind in COMMANDS and info.status in ("running", "interrupted"):
-                advice = f"continue it with `{command_line(COMMANDS[info.kind], '--resume', folder)}`, or "
+                command = command_line(COMMANDS[info.kind], "--resume", folder)
+                with locked(folder):  # RunError if another process is training in it
+                    advice = f"continue it with `{command}`, or "
         raise RunError(f"{folder} is not empty; {advice}name another --run-dir.")
     if folder.is_symlink() or folder.is_mount() or folder.resolve() == Path.cwd():
         raise RunError(f"{folder} cannot become a run; name a folder inside it: --run-dir {folder / 'run'}.")

@@ -141,8 +141,8 @@ def check_space(folder: Path, learner: Learner) -> None:
     free = shutil.disk_usage(existing).free
     if free + used < needed:
         raise ResourceError(
-            f"Not enough disk space for {folder}: its checkpoints need up to {-(-needed // 2**20):,} MiB, and "
-            f"{free // 2**20:,} MiB are free."
+            f"Not enough disk space for {folder}: its checkpoints need up to {-(-needed // 2**20):,} MiB, "
+            f"and {free // 2**20:,} MiB are free."
         )
 
 
