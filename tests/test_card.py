@@ -18,7 +18,8 @@ from tests.in_process import train
 
 def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "# my: [run]\n---\n{x"
-    shutil.copytree(trained, folder)
+    of_other_tests = shutil.ignore_patterns("evaluation", "README.md")
+    shutil.copytree(trained, folder, ignore=of_other_tests)
     assert imdb_tx("eval", folder, "--split", "validation").exit_code == 0
     assert not (folder / "README.md").exists()
     assert imdb_tx("eval", folder).exit_code == 0
