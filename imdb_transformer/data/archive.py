@@ -104,12 +104,10 @@ class _Guarded:
         return content
 
 
-def root_of_tree(folder: Path) -> Path | None:
-    """The folder with `{train,test}/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
-    for root in (folder, folder / "aclImdb"):
-        if any(root.glob("train/*/*.txt")) or any(root.glob("test/*/*.txt")):
-            return root
-    return None
+def root_of_tree(folder: Path, split: str = "train") -> Path | None:
+    """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
+    roots = (folder, folder / "aclImdb")
+    return next((root for root in roots if any(root.glob(f"{split}/*/*.txt"))), None)
 
 
 def read_tree(

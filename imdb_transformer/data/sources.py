@@ -79,7 +79,8 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
 
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
-    if root := archive.root_of_tree(folder):
+    root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
+    if root:
         with _bad_rows(config) as bad_row:
             return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     present = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
