@@ -34,7 +34,7 @@ class DataConfig(Section):
     label_column: str = "label"
     """column that holds the class, in table files; empty: there is none, and only `pretrain` can learn"""
     encoding: Annotated[str, Field(min_length=1)] = "utf-8"
-    """encoding of CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
+    """encoding of text, CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or has no text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
@@ -153,7 +153,7 @@ class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
     objective: Literal["masked", "contrastive", "causal", "causal_backward", "denoise"] = "masked"
-    """guess `masked` tokens (`contrastive`: and pair halves), next ones (`causal`), or all (`denoise`)"""
+    """what the model guesses: `masked`, `contrastive`, `causal`, `causal_backward` or `denoise`"""
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
     """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
