@@ -40,6 +40,7 @@ AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
 # Rows are in a random order, so the first are a sample.
 NUM_CHECKED = 10_000  # for IMDB's reviews among them
 NUM_PROBED = 2000  # to choose an encoder by
+MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
@@ -144,7 +145,9 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
 
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
-    knows. They get at least `SHORT_DROPOUT` if they are short: sentences are soon learnt by heart.
+    knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` gives better classifiers
+    (configs/EXPERIMENTS.md). The others get at least `SHORT_DROPOUT` if they are short: sentences are soon
+    learnt by heart.
     """
     if config.train.init_from != AUTO:
         return config
@@ -152,8 +155,10 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        candidates = (chosen, run.of_package(LABELLED))
-        chosen = max(candidates, key=lambda path: probe_accuracy(path, config, rows, hardware))
+        labelled = run.of_package(LABELLED)
+        accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
+        if accuracy[labelled] > accuracy[chosen] + MARGIN:
+            chosen = labelled
         if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
             dropout = max(dropout, SHORT_DROPOUT)
     return config.replaced("train", init_from=str(chosen)).replaced("model", dropout=dropout)
