@@ -3,7 +3,9 @@
     imdb-tx pretrain --config pretrain.toml
     imdb-tx pretrain --config deepen.toml
     imdb-tx pretrain --config contrast.toml
-    python scripts/ship.py imdb-encoder runs/contrast
+    imdb-tx pretrain --config contrast.toml --set train.init_from=runs/contrast --set train.seed=1 \\
+        --set train.batch_tokens=8192 --set train.lr=1.4e-3 --run-dir runs/contrast-2
+    python scripts/ship.py imdb-encoder runs/contrast-2
     imdb-tx train --config base.toml --init-from runs/deepen --seeds 3
     imdb-tx train --config base.toml --init-from runs/deepen --run-dir runs/student \\
         --teacher runs/base-seed-0 --teacher runs/base-seed-1 --teacher runs/base-seed-2
@@ -32,7 +34,7 @@ from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005
-ORIGINS = {"imdb-encoder": "runs/deepen", "imdb": "runs/deepen"}
+ORIGINS = {"imdb-encoder": "runs/contrast", "imdb": "runs/deepen"}
 
 
 def main(name: str, origin: Path) -> None:
