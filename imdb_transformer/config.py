@@ -153,7 +153,7 @@ class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
     objective: Literal["masked", "contrastive", "causal", "causal_backward", "denoise"] = "masked"
-    """what the model guesses: `masked`, `contrastive`, `causal`, `causal_backward` or `denoise`"""
+    """`masked`, `contrastive`, `causal`, `causal_backward` or `denoise`: what is guessed, and from what"""
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
     """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048

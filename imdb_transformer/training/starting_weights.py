@@ -145,9 +145,9 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
 
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
-    knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` gives better classifiers
-    (configs/EXPERIMENTS.md). The others get at least `SHORT_DROPOUT` if they are short: sentences are soon
-    learnt by heart.
+    knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
+    (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `SHORT_DROPOUT` if they are short:
+    sentences are soon learnt by heart.
     """
     if config.train.init_from != AUTO:
         return config
