@@ -36,9 +36,9 @@ class DataConfig(Section):
     encoding: Annotated[str, Field(min_length=1)] = "utf-8"
     """encoding of text, CSV, TSV and JSON files, such as `cp1252`; a byte order mark overrides it"""
     bad_rows: Literal["fail", "skip"] = "fail"
-    """what happens at a row that is malformed or has no text or label: `fail` or `skip`"""
+    """what happens at a row that is malformed or lacks its text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed), as test if train is alone; 0: validation is learnt"""
+    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: train on all of it"""
 
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""
@@ -157,7 +157,7 @@ class PretrainConfig(Section):
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
     """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
-    """mean number of ids in a batch's softmax, which has them in place of the whole vocabulary"""
+    """mean number of sampled ids in a batch's softmax, instead of the whole vocabulary"""
 
 
 class Config(Section):

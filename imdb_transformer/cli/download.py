@@ -7,14 +7,18 @@ import typer
 
 from imdb_transformer.cli import options
 
+SOURCE_HELP = "hub, demo, or a path or URL.  [default: hub]"
+Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
+
 
 @options.command(
     options.DATA,
     """imdb-tx download
-imdb-tx download --source reviews.csv --text-column body""",
+imdb-tx download reviews.csv --text-column body""",
 )
 def download(
-    source: Annotated[str, typer.Option(metavar="SOURCE", help="hub, demo, or a path or URL.")] = "hub",
+    source: Source = None,
+    source_option: Annotated[str | None, typer.Option("--source", hidden=True)] = None,
     data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
@@ -29,8 +33,9 @@ def download(
     from imdb_transformer.report import summaries
 
     keys = {
-        "data.source": source, "data.data_dir": data_dir, "data.text_column": text_column,
-        "data.label_column": label_column, "data.encoding": encoding, "data.bad_rows": bad_rows,
+        "data.source": source or source_option or "hub", "data.data_dir": data_dir,
+        "data.text_column": text_column, "data.label_column": label_column,
+        "data.encoding": encoding, "data.bad_rows": bad_rows,
     }  # fmt: skip
     config = config_file.parse({}, options.as_overrides(keys), origin="command line").data
     stored = corpus.ensure(config, needs=SPLITS)

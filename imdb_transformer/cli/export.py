@@ -11,7 +11,8 @@ from imdb_transformer.errors import command_line
 
 RUN_HELP = "A run, or one of its checkpoints."
 Exported = Annotated[Path, typer.Argument(help=RUN_HELP, **options.takes_run("encoder", "linear"))]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help="[default: model.onnx in the run]")]
+OUTPUT_HELP = "The file to write.  [default: model.onnx in the run]"
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help=OUTPUT_HELP)]
 
 
 @options.command(

@@ -242,4 +242,4 @@ def program(
         typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Train a small transformer that classifies reviews, on IMDB or on your own reviews."""
+    """Train a small transformer that classifies IMDB's reviews or your own texts."""

@@ -28,10 +28,10 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train an encoder on text alone. A classifier can start from it.
+    """Train an encoder on text alone.
 
     The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
-    from it.
+    a classifier from it.
     """
     refuse_beside_resume(context)
     if resume is not None:

@@ -27,7 +27,7 @@ _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
-Test = Annotated[bool, _repeated("--test", help="Evaluate on test, too. Only for a fixed recipe.")]
+Test = Annotated[bool, _repeated("--test", help="Evaluate each on test, too. Only for a fixed recipe.")]
 
 
 @options.command(
@@ -173,7 +173,7 @@ def _show_cost(
             if config.data.source == "hub" or is_url(config.data.source):
                 raise ConfigError(
                     "--dry-run fetches nothing, and these reviews are not stored. Fetch them first: "
-                    + command_line("download", "--source", config.data.source)
+                    + command_line("download", config.data.source)
                 )
             tried = config.replaced("data", data_dir=temporary)
         hardware = choose_hardware(tried, 0)

@@ -1,4 +1,4 @@
-"""The training loop: every step from the first to the last, readable in one scroll.
+"""The training loop: every step from the first to the last, to read from top to bottom.
 
 A step is a function of (config, step): the batch plan of (seed, epoch), the learning rate of the step,
 dropout of (seed, step). So the checkpoint `last` holds tensors and a few counters, and a run that continues

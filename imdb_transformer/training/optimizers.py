@@ -1,7 +1,7 @@
 """The optimisers, AdamW and Muon (for the matrices of the blocks), and the learning rate.
 
-Muon makes each update of a matrix orthogonal (Jordan et al. 2024). torch's Muon is the referee of the tests.
-It always computes in bf16, which is far slower than fp32 on a processor without bf16 products.
+Muon makes each update of a matrix orthogonal (Jordan et al. 2024). The tests compare it with torch's Muon.
+The latter always computes in bf16, which is far slower than fp32 on a processor without bf16 products.
 
 Shapes: M rows, N columns.
 """

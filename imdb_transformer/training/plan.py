@@ -54,7 +54,7 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives `NUM_STEPS`
     steps, or `NUM_STEPS_WITH_DROPOUT`, within limits: a small set is read more often than a large one. From
-    an encoder and without dropout it is soon learnt by heart, and its probabilities become too sure.
+    an encoder and without dropout the model soon memorises it, and its probabilities become too sure.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)

@@ -1,7 +1,7 @@
 """Makes a model and its training reviews, from a config or from a run to continue.
 
-A teacher is one run or several, on the same reviews; a linear run may teach. Its probabilities for the
-unlabelled reviews are soft labels, and a student learns them beside the labels. This is self-training with
+Teachers are other runs; a linear one may teach, too. The mean of their probabilities for the unlabelled
+reviews are soft labels, and a student learns them beside the labels. This is self-training with
 soft targets (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student").
 
 Shapes: N reviews, C classes.
