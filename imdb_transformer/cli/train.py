@@ -124,7 +124,7 @@ def _train_seeds(
             raise Interrupted(message, exit_code=stopped.exit_code) from None
         if world.is_first:
             summary = summarise(results, test=test)
-            print(summary.model_dump_json() if as_json else summaries.seeds(summary))
+            print(json.dumps(summary) if as_json else summaries.seeds(summary))
 
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":

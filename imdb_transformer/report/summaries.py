@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imdb_transformer.errors import command_line
 from imdb_transformer.report import next_commands
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.store.upkeep import RunSummary
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
-    from imdb_transformer.training.seeds import SeedsSummary
     from imdb_transformer.training.train import TrainingResult
 
 DEMO_NOTE = "note: the demo's model knows a toy grammar and nothing about real reviews."
@@ -158,26 +157,27 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
     return f"{line}\nThe linear model {is_better} here. To fit it: {command_line(*fit)}"
 
 
-def seeds(summary: "SeedsSummary") -> str:
+def seeds(summary: Mapping[str, Any]) -> str:
     """What `imdb-tx train --seeds` prints: a Markdown table, then one row for each run."""
-    accuracies = {
-        "validation %": summary.validation_accuracy,
-        "test %": summary.test_accuracy,
-        "clean test %": summary.clean_test_accuracy,
+    names = {
+        "validation %": "validation_accuracy",
+        "test %": "test_accuracy",
+        "clean test %": "clean_test_accuracy",
     }
-    known = {name: spread for name, spread in accuracies.items() if spread is not None}
-    row = {"n": f"{len(summary.runs)} seeds"}
-    row |= {name: f"{100 * spread.mean:.2f} ± {100 * spread.sd:.2f}" for name, spread in known.items()}
-    if summary.test_accuracy is not None:
-        row["test %"] += f" ({', '.join(f'{100 * value:.2f}' for value in summary.test_accuracy.each)})"
-    if summary.raw_ece is not None and summary.calibrated_ece is not None:
-        row["ECE %"] = f"{100 * summary.raw_ece.mean:.2f}, {100 * summary.calibrated_ece.mean:.2f}"
-    row |= {"training time": duration(summary.train_seconds), "tokens/s": f"{summary.tokens_per_second:,.0f}"}
+    known = {name: spread for name, key in names.items() if (spread := summary[key]) is not None}
+    row = {"n": f"{len(summary['runs'])} seeds"}
+    row |= {name: f"{100 * spread['mean']:.2f} ± {100 * spread['sd']:.2f}" for name, spread in known.items()}
+    if summary["test_accuracy"]:
+        row["test %"] += f" ({', '.join(f'{100 * value:.2f}' for value in summary['test_accuracy']['each'])})"
+        eces = [summary[kind]["mean"] for kind in ("raw_ece", "calibrated_ece")]
+        row["ECE %"] = ", ".join(f"{100 * ece:.2f}" for ece in eces)
+    row["training time"] = duration(summary["train_seconds"])
+    row["tokens/s"] = f"{summary['tokens_per_second']:,.0f}"
     lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
-    if summary.yardstick_accuracy is not None:
-        known["nb on validation %"] = summary.yardstick_accuracy
-    columns = [[f"{100 * value:.2f}" for value in spread.each] for spread in known.values()]
-    each = list(zip(summary.runs, *columns, strict=True))
+    if summary["yardstick_accuracy"]:
+        known["nb on validation %"] = summary["yardstick_accuracy"]
+    columns = [[f"{100 * value:.2f}" for value in spread["each"]] for spread in known.values()]
+    each = list(zip(summary["runs"], *columns, strict=True))
     return "\n".join([*lines, "", text_table(["run", *known], each)])
 
 

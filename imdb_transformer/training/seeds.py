@@ -1,10 +1,9 @@
 """Repeats a recipe with several seeds: a run for each, and the mean and spread of their scores."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
-
-from pydantic import BaseModel
+from typing import Any
 
 from imdb_transformer.config import MAX_INT, Config
 from imdb_transformer.data import corpus
@@ -14,35 +13,6 @@ from imdb_transformer.store import run
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.prepare import soft_labels_of
 from imdb_transformer.training.train import TrainingResult, training_steps
-
-
-class Spread(BaseModel):
-    """A figure over runs."""
-
-    mean: float
-    sd: float
-    """standard deviation of the sample, over n - 1"""
-    each: list[float]
-
-
-class SeedsSummary(BaseModel):
-    """What `imdb-tx train --seeds` prints."""
-
-    runs: list[str]
-    validation_accuracy: Spread | None
-    yardstick_accuracy: Spread | None
-    """of the linear baselines, on validation too"""
-    test_accuracy: Spread | None
-    clean_test_accuracy: Spread | None
-    """on the test reviews that are not in train or validation as well"""
-    raw_ece: Spread | None
-    """calibration error on test, before division by the temperature"""
-    calibrated_ece: Spread | None
-    """and after it"""
-    train_seconds: float
-    """median"""
-    tokens_per_second: float
-    """median"""
 
 
 def seed_trainings(
@@ -70,24 +40,27 @@ def seed_trainings(
         soft_labels = soft_labels_of(run.open_run(folder))
 
 
-def summarise(results: Sequence[TrainingResult], *, test: bool) -> SeedsSummary:
-    """Scores of several runs of one recipe. With `test`, each run is evaluated on test now."""
+def summarise(results: Sequence[TrainingResult], *, test: bool) -> dict[str, Any]:
+    """Scores of several runs of one recipe. With `test`, each run is evaluated on test now.
+
+    A score has the mean, the standard deviation of the sample (over n - 1) and the value of each run, and is
+    None unless each run has it. The calibration errors (`ece`) are on test, before and after calibration;
+    the accuracy of the yardstick is on validation. Times and speeds are medians.
+    """
     tested = [evaluate(result.run) for result in results] if test else []
-    clean = [each.slices[CLEAN].accuracy for each in tested if CLEAN in each.slices]
-
-    def spread(values: Iterable[float]) -> Spread | None:
-        """None unless each run has a value."""
-        each = list(values)
-        return Spread(mean=mean(each), sd=stdev(each), each=each) if len(each) == len(results) else None
-
-    return SeedsSummary(
-        runs=[result.run for result in results],
-        validation_accuracy=spread(each.validation.accuracy for each in results if each.validation),
-        yardstick_accuracy=spread(each.yardstick.accuracy for each in results if each.yardstick),
-        test_accuracy=spread(each.accuracy for each in tested),
-        clean_test_accuracy=spread(clean),
-        raw_ece=spread(each.raw.ece for each in tested),
-        calibrated_ece=spread(each.calibrated.ece for each in tested),
-        train_seconds=median(result.train_seconds for result in results),
-        tokens_per_second=median(result.tokens_per_second for result in results),
-    )
+    scores = {
+        "validation_accuracy": [each.validation.accuracy for each in results if each.validation],
+        "yardstick_accuracy": [each.yardstick.accuracy for each in results if each.yardstick],
+        "test_accuracy": [each.accuracy for each in tested],
+        "clean_test_accuracy": [each.slices[CLEAN].accuracy for each in tested if CLEAN in each.slices],
+        "raw_ece": [each.raw.ece for each in tested],
+        "calibrated_ece": [each.calibrated.ece for each in tested],
+    }
+    spreads = {
+        name: {"mean": mean(each), "sd": stdev(each), "each": each} if len(each) == len(results) else None
+        for name, each in scores.items()
+    }
+    medians = {
+        key: median(getattr(each, key) for each in results) for key in ("train_seconds", "tokens_per_second")
+    }
+    return {"runs": [result.run for result in results], **spreads, **medians}
