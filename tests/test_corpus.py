@@ -199,6 +199,40 @@ def test_a_run_keeps_its_reviews_when_its_file_changes_and_is_imported_again(tmp
     assert len(list((tmp_path / "data").glob("pile-*"))) == 2
 
 
+def test_a_change_behind_a_link_in_the_source_is_noticed(tmp_path: Path) -> None:
+    folder, target = tmp_path / "own", tmp_path / "elsewhere.jsonl"
+    folder.mkdir()
+    write_jsonl(target, [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    (folder / "train.jsonl").symlink_to(target)
+    (folder / "loop").symlink_to(folder)
+    (folder / "broken").symlink_to(tmp_path / "nothing")
+    first = corpus.ensure(config(folder, tmp_path))
+    assert not corpus.ensure(config(folder, tmp_path)).is_new
+    write_jsonl(target, [f"t{i}" for i in range(102)], ["a", "b"] * 51)
+    assert corpus.ensure(config(folder, tmp_path)).content_hash != first.content_hash
+
+
+def test_a_source_that_is_also_the_data_folder_is_imported_once(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "more").mkdir(parents=True)
+    write_jsonl(folder / "train.jsonl", [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    assert corpus.ensure(config(folder, tmp_path)).is_new
+    for name in ("encoded", "tokenizers"):
+        (folder / name).mkdir()
+    assert not corpus.ensure(config(folder, tmp_path)).is_new
+    (folder / "more" / "notes").touch()
+    assert corpus.ensure(config(folder, tmp_path)).is_new
+
+
+def test_a_run_keeps_its_reviews_when_only_the_classes_are_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "pile.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    first = corpus.ensure(config(path, tmp_path))
+    write_jsonl(path, [f"t{i}" for i in range(100)], ["c", "d"] * 50)
+    assert corpus.ensure(config(path, tmp_path)).manifest.classes == ("c", "d")
+    assert corpus.ensure(config(path, tmp_path), known=first.content_hash).manifest.classes == ("a", "b")
+
+
 def test_held_out_reviews_that_are_in_train_too_give_a_warning(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [f"t{i}" for i in range(100)], ["a", "b"] * 50)
     write_jsonl(tmp_path / "validation.jsonl", [f"t{i}" for i in range(98, 118)], ["a", "b"] * 10)

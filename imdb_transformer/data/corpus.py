@@ -5,7 +5,6 @@ Reviews are held out once, at import (`holdout.py`).
 """
 
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from pyarrow import parquet
 from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import archive, sources
+from imdb_transformer.data import archive, layouts, sources
 from imdb_transformer.data.holdout import content_hash, hold_out, official_splits, share_of
 from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, warn_of_shared
 from imdb_transformer.errors import DataError, warn
@@ -59,8 +58,9 @@ class Corpus(NamedTuple):
 
     @property
     def content_hash(self) -> str:
-        """One hash of all splits, the same from every source and row order."""
+        """One hash of classes and splits, the same from every source and row order."""
         lines = [f"{name} {split.content_hash}\n" for name, split in sorted(self.manifest.splits.items())]
+        lines.append(f"{self.manifest.classes}\n")
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -199,13 +199,9 @@ def fingerprint_of(config: DataConfig) -> str:
     path = Path(config.source).resolve()
     if not (is_local(config) and path.exists()):
         return ""
-    stored = Path(config.data_dir).resolve()
     stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
-    for folder, folder_names, file_names in os.walk(path):
-        folder_names[:] = sorted(name for name in folder_names if Path(folder, name) != stored)
-        for name in sorted(file_names):
-            status = os.stat(f"{folder}/{name}", follow_symlinks=False)  # noqa: PTH116 - 100,000 files: no Path each
-            stats += [folder[len(str(path)) :], name, status.st_size, status.st_mtime_ns]
+    for name, status in layouts.files_below(path, Path(config.data_dir)):
+        stats += [name, status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 

@@ -1,12 +1,16 @@
-"""Which file of a folder holds which split, by its name."""
+"""The files of a folder, and which of them holds which split, by its name."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
 from imdb_transformer.errors import DataError
+
+# In the folder for stored corpora: corpora, encoded splits, tokenizers, and what is hidden.
+STORED = re.compile(r"\..*|encoded|tokenizers|.*-[0-9a-f]{8}")
 
 
 def split_of_name(path: Path) -> str:
@@ -77,3 +81,25 @@ def files_by_split(folder: Path) -> dict[str, list[str]] | None:
         for split in splits:
             files.setdefault(split, []).append(str(path.relative_to(folder)))
     return files if "unsupervised" in files else None
+
+
+def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Each file below a folder: its path from there, and its status. Links are followed.
+
+    What is stored in `data_dir`, which may be the folder or in it, is left out.
+    """
+    seen = set()
+    for place, folder_names, file_names in os.walk(folder, followlinks=True):
+        target = os.path.realpath(place)
+        if target in seen:  # a link led to a folder that contains it
+            folder_names.clear()
+            continue
+        seen.add(target)
+        if target == os.path.realpath(data_dir):
+            for names in (folder_names, file_names):
+                names[:] = [name for name in names if not STORED.fullmatch(name)]
+        folder_names.sort()
+        for name in sorted(file_names):
+            file = f"{place}/{name}"  # no Path for each of 100,000 files
+            status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
+            yield file[len(str(folder)) + 1 :], status
