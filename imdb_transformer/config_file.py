@@ -49,9 +49,14 @@ def shipped() -> dict[str, Path]:
 
 
 def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
-    """The config in a file (see `find`), with overrides, or one: `section.key=value` in TOML grammar."""
-    path = find(name)
-    return parse(read(path), [overrides] if isinstance(overrides, str) else overrides, origin=str(path))
+    """The config in a file (see `find`), with overrides, or one: `section.key=value` in TOML grammar.
+
+    Raises ConfigError, and TypeError for overrides that are not strings.
+    """
+    path, listed = find(name), [overrides] if isinstance(overrides, str) else list(overrides)
+    if isinstance(overrides, Mapping) or not all(isinstance(each, str) for each in listed):
+        raise TypeError("Overrides are strings in a list, such as ['train.epochs=3'].")
+    return parse(read(path), listed, origin=str(path))
 
 
 def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -> Config:

@@ -17,7 +17,7 @@ from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
-from tests.conftest import imdb_tx, write_jsonl
+from tests.conftest import accept_config, imdb_tx, write_jsonl
 
 
 @pytest.fixture
@@ -224,6 +224,33 @@ def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: P
     with pytest.warns(DataWarning, match="30 of these 40 reviews"):
         evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))
     assert evaluation.slices[CLEAN].num_examples == 10
+
+
+def test_a_test_split_that_was_learnt_whole_gives_a_warning(tmp_path: Path) -> None:
+    texts = [f"word{i % 7} of {i}" for i in range(40)]
+    for name in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{name}.jsonl", texts, ["neg", "pos"] * 20)
+    data = {"source": str(tmp_path), "data_dir": str(tmp_path / "data")}
+    with pytest.warns(DataWarning, match="40 of 40 texts of test are in train"):
+        make_baseline(tmp_path / "run", config_file.parse({"data": data}, origin="here"), "nb")
+    with pytest.warns(DataWarning, match="40 of these 40 reviews were in training"):
+        evaluate(tmp_path / "run")
+
+
+def test_an_empty_review_is_among_the_short_ones(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    write_jsonl(tmp_path / "o.jsonl", ["a film", ""], ["neg", "pos"])
+    evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))
+    assert evaluation.slices["up to 100 words"].num_examples == 2
+
+
+def test_a_run_without_its_reviews_says_how_to_name_them(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    gone = run.open_run(folder).config.replaced("data", source="gone.csv", data_dir=str(tmp_path / "data"))
+    (folder / run.CONFIG).write_text(config_file.dump(gone))
+    accept_config(folder)
+    with pytest.raises(DataError, match=r"gone\.csv.*with --data-dir, or other reviews with --source\.$"):
+        evaluate(folder)
 
 
 def test_an_unknown_key_of_the_data_is_refused(trained: Path) -> None:

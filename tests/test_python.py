@@ -114,3 +114,11 @@ def test_the_first_python_example_of_the_readme_runs_as_it_stands(tmp_path: Path
     assert done.returncode == 0, done.stderr
     told = re.findall(r"print\(.*\)  # (.*)", example)
     assert told == done.stdout.splitlines()[: len(told)]
+
+
+def test_wrong_arguments_of_a_training_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"load_config\('base\.toml'\), not 'demo\.toml'"):
+        imdb_transformer.train("demo.toml", tmp_path / "run")  # type: ignore[arg-type]
+    for overrides in ({"train.epochs": 3}, [3]):
+        with pytest.raises(TypeError, match=r"strings in a list, such as \['train\.epochs=3'\]"):
+            imdb_transformer.load_config("demo.toml", overrides)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.loop import stop_requests
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.train import result_of
+from imdb_transformer.training.train import result_of, training_steps
 from tests.conftest import imdb_tx
 from tests.in_process import Tiny, train, weights
 
@@ -249,3 +249,19 @@ def test_two_processes_do_not_train_in_one_run(tiny: Tiny, tmp_path: Path) -> No
     assert isinstance(refused.exception, RunError)
     assert "Another process" in str(refused.exception)
     assert imdb_tx("train", "--resume", tmp_path / "run").exit_code == 0
+
+
+def test_a_training_that_continues_leaves_no_evaluation_of_an_earlier_checkpoint(
+    tmp_path: Path, tiny: Tiny
+) -> None:
+    steps = [
+        update.step
+        for update in training_steps(tiny("train.epochs=4"), tmp_path / "whole", "classifier")
+        if update.saved
+    ]
+    with pytest.raises(Interrupted):
+        train(tiny("train.epochs=4"), tmp_path / "run", stop_after=steps[0])
+    assert imdb_tx("eval", tmp_path / "run").exit_code == 0
+    assert (tmp_path / "run" / "README.md").exists()
+    train(tiny("train.epochs=4"), tmp_path / "run")
+    assert not [*(tmp_path / "run").glob("evaluation/*"), *(tmp_path / "run").glob("README.md")]

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 
 from imdb_transformer.evaluation.evaluate import fit_temperature
 from imdb_transformer.evaluation.scores import evaluation_of, score
-from imdb_transformer.report.evaluations import as_text, evaluation_tables, score_rows
+from imdb_transformer.report.evaluations import as_text, confusion_table, evaluation_tables, score_rows
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
 
@@ -158,3 +158,13 @@ def test_f1_of_two_classes_names_its_class() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     assert "F1 of pos" in as_text(evaluation_tables(evaluation, {}))
     assert evaluation.f1 == pytest.approx(evaluation.per_class["pos"].f1)
+
+
+def test_of_many_classes_the_most_frequent_errors_are_shown() -> None:
+    labels = np.repeat(np.arange(25), 4)
+    predicted = np.where(labels == 3, 7, labels)
+    logits = np.eye(25)[predicted]
+    names = tuple(f"c{i}" for i in range(25))
+    evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=names)
+    table = as_text([confusion_table(evaluation)])
+    assert [line.split() for line in table.splitlines()[1:]] == [["c3", "c7", "4"]]

@@ -17,11 +17,11 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from imdb_transformer.config import TokenizerConfig
+from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.reviews import BREAK_TAG
 from imdb_transformer.errors import RunError
+from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
-from imdb_transformer.store.run import Run
 
 Ids = NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.generic)
@@ -163,9 +163,35 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def tokenizer_of(opened: Run) -> Tokenizer:
+def tokenizer_of(opened: run.Run) -> Tokenizer:
     """The tokenizer of a run. Raises RunError if it is damaged, or not the one of training."""
     tokenizer = Tokenizer.load(opened.folder, opened.config.tokenizer)
     if tokenizer.content_hash != opened.info.tokenizer_hash:
         raise RunError(f"{opened.folder / FILE_NAME} is not the tokenizer that this run was trained with.")
     return tokenizer
+
+
+def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
+    """The tokenizer of a run to start from, with this config's length limit.
+
+    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
+    called before anything is encoded or predicted.
+    """
+    opened, _ = run.locate(path)
+    if opened.info.kind == "linear":
+        raise RunError(f"{path} is a linear model: it has no encoder to start from.")
+    tokenizer_of(opened)  # raises RunError if it is damaged
+    repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
+    free = {
+        "tokenizer": {"max_length", "tail_length"},
+        "model": run.FREE | ({"num_layers"} if repeats else set()),
+    }
+    for section, excluded in free.items():
+        values = getattr(opened.config, section).model_dump()
+        for key, value in getattr(config, section).model_dump(exclude=excluded).items():
+            if value != values[key]:
+                raise RunError(
+                    f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use "
+                    'its value, or start from random weights (--set train.init_from="").'
+                )
+    return Tokenizer.load(opened.folder, config.tokenizer)

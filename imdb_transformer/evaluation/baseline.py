@@ -103,8 +103,11 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
 def conclude(opened: run.Run) -> run.Run:
     """Ends a training: fits the temperature and writes the yardstick, if validation was held out.
 
-    If there are many classes or a rare one, it also writes the evaluation on validation. Returns the run.
+    If there are many classes or a rare one, it also writes the evaluation on validation. It deletes former
+    evaluations and the model card: they are of an earlier checkpoint or temperature. Returns the run.
     """
+    for path in [*(opened.folder / "evaluation").glob("best-*"), opened.folder / run.CARD]:
+        path.unlink(missing_ok=True)
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)

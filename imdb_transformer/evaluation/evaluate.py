@@ -114,7 +114,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         is_new = _new_reviews(rows.texts, located, config.data_dir)
         if source is None or not is_new.all():
             slices[CLEAN] = is_new
-        if source and not is_new.all():
+        if not is_new.all() and (source or not is_new.any()):
             warn(f"{(~is_new).sum():,} of these {len(is_new):,} reviews were in training or validation")
     evaluation = evaluation_of(
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
@@ -149,7 +149,13 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
         if not rows.texts:
             raise DataError(f"{config.source} has no review with a label.")
         return rows
-    stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
+    try:
+        stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
+    except DataError as error:
+        if not is_own or not corpus.is_local(config) or Path(config.source).exists():
+            raise
+        where = "Name the folder that stores these reviews with --data-dir, or other reviews with --source."
+        raise DataError(f"{error} {where}") from None
     for each, _ in located:
         if is_own and stored.content_hash != each.info.corpus_hash:
             raise DataError(
@@ -209,9 +215,9 @@ def _new_reviews(texts: list[str], located: Located, data_dir: str) -> NDArray[n
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
     """By name, a mask of reviews: by length, and cut or not."""
     num_words = np.array([len(text.split()) for text in texts])
-    slices, low = {}, 0
+    slices, low = {}, -1
     for high in LENGTHS:
-        name = f"{low + 1} to {high} words" if low else f"up to {high} words"
+        name = f"{low + 1} to {high} words" if low > 0 else f"up to {high} words"
         slices[name] = (num_words > low) & (num_words <= high)
         low = high
     slices[f"over {low} words"] = num_words > low

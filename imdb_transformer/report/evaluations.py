@@ -24,8 +24,6 @@ from imdb_transformer.report.layout import Row, cell_text, percent, read_asset, 
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
-FILE_NAME = "README.md"
-
 Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
 
 
@@ -60,9 +58,24 @@ def class_table(per_class: Mapping[str, ClassScore]) -> Table:
     return ("class", "precision", "recall", "F1", "support"), rows
 
 
+def confusion_table(evaluation: Evaluation) -> Table:
+    """The reviews of each true and predicted class; if there are many classes, the most frequent errors."""
+    classes, confusion = evaluation.classes, evaluation.confusion
+    if len(classes) <= summaries.MAX_CLASSES:
+        rows = [[name, *counts] for name, counts in zip(classes, confusion, strict=True)]
+        return ("true \\ predicted", *classes), rows
+    errors = [
+        (classes[i], classes[j], count)
+        for i, counts in enumerate(confusion)
+        for j, count in enumerate(counts)
+        if count and i != j
+    ]
+    errors.sort(key=lambda error: -error[2])
+    return ("true (most frequent errors)", "predicted", "reviews"), errors[: summaries.MAX_CLASSES]
+
+
 def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation]) -> list[Table]:
     """All scores of an evaluation, and the main ones of baselines."""
-    confusion = zip(evaluation.classes, evaluation.confusion, strict=True)
     slices = [
         (name, part.num_examples, percent(part.accuracy), _interval(part))
         for name, part in evaluation.slices.items()
@@ -71,7 +84,7 @@ def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
         class_table(evaluation.per_class),
         (("subset", "reviews", "accuracy", "95% interval"), slices),
-        (("true \\ predicted", *evaluation.classes), [[name, *counts] for name, counts in confusion]),
+        confusion_table(evaluation),
     ]
     return [*tables, side_by_side("baseline", baselines)] if baselines else tables
 
@@ -119,7 +132,7 @@ def _or_undefined(value: float | None) -> str:
 def write_card(opened: run.Run) -> None:
     """Writes the card of a classifier into its run, if the run was evaluated on test."""
     if evaluations := measured(opened, "best-test"):
-        write_whole(opened.reports / FILE_NAME, card(opened, evaluations[0]).encode())
+        write_whole(opened.reports / run.CARD, card(opened, evaluations[0]).encode())
 
 
 def card(opened: run.Run, evaluation: Evaluation) -> str:

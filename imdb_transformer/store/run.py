@@ -32,12 +32,14 @@ from imdb_transformer.store.files import current_folder, new_folder, read_json, 
 from imdb_transformer.store.locks import locked
 
 INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
+CARD = "README.md"  # the model card
 VERSIONED = ("torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
 LAST: Final = "last"
 SHIPPED = Path(__file__).parent.parent / "shipped"  # runs that come with the package, by name
+AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"  # `train.init_from`: one of these two
 PREVIOUS: Final = "previous"
 
 # An encoder pretrained on text alone, a classifier on top of an encoder, or a linear baseline.

@@ -25,7 +25,7 @@ from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, rows_of, training_splits
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.stars import UNKNOWN, stars_of
-from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of
+from imdb_transformer.data.tokenizer import tokenizer_of_origin
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import logits_of
@@ -36,7 +36,6 @@ from imdb_transformer.store import checkpoint, run
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"
 # Rows are in a random order, so the first are a sample.
 NUM_CHECKED = 10_000  # for IMDB's reviews among them
 NUM_PROBED = 2000  # to choose an encoder by
@@ -45,32 +44,6 @@ NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
-
-
-def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
-    """The tokenizer of a run to start from, with this config's length limit.
-
-    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
-    called before anything is encoded or predicted.
-    """
-    opened, _ = run.locate(path)
-    if opened.info.kind == "linear":
-        raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    tokenizer_of(opened)  # raises RunError if it is damaged
-    repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
-    free = {
-        "tokenizer": {"max_length", "tail_length"},
-        "model": run.FREE | ({"num_layers"} if repeats else set()),
-    }
-    for section, excluded in free.items():
-        values = getattr(opened.config, section).model_dump()
-        for key, value in getattr(config, section).model_dump(exclude=excluded).items():
-            if value != values[key]:
-                raise RunError(
-                    f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use "
-                    'its value, or start from random weights (--set train.init_from="").'
-                )
-    return Tokenizer.load(opened.folder, config.tokenizer)
 
 
 def check_finished(path: Path) -> None:
@@ -97,7 +70,7 @@ def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> No
     """
     opened, _ = run.locate(path)
     is_other = opened.info.corpus_hash != corpus.content_hash
-    is_imdbs = opened.info.corpus_hash == run.open_run(run.of_package(LABELLED)).info.corpus_hash
+    is_imdbs = opened.info.corpus_hash == run.open_run(run.of_package(run.LABELLED)).info.corpus_hash
     saw_labels = opened.info.kind != "encoder" and not (is_imdbs and not has_imdb_labels(config, corpus))
     if is_other and saw_labels:
         raise RunError(
@@ -149,13 +122,13 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `SHORT_DROPOUT` if they are short:
     sentences are soon learnt by heart.
     """
-    if config.train.init_from != AUTO:
+    if config.train.init_from != run.AUTO:
         return config
-    chosen, dropout = run.of_package(UNLABELLED), config.model.dropout
+    chosen, dropout = run.of_package(run.UNLABELLED), config.model.dropout
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        labelled = run.of_package(LABELLED)
+        labelled = run.of_package(run.LABELLED)
         accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled

@@ -89,9 +89,11 @@ def training_steps(
     resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
     keeps its config, and the folder may also be its checkpoint `previous`.
 
-    Raises ConfigError, DataError, RunError or ResourceError before the first step; later DivergedError, and
-    Interrupted after Ctrl-C or SIGTERM.
+    Raises TypeError, ConfigError, DataError, RunError or ResourceError before the first step; later
+    DivergedError, and Interrupted after Ctrl-C or SIGTERM.
     """
+    if not isinstance(config, Config | None):
+        raise TypeError(f"Pass a config, such as load_config('base.toml'), not {config!r}.")
     origins = tuple(map(Path, [teachers] if isinstance(teachers, str | PathLike) else teachers))
     with process_group() as world:
         path = world.broadcast(Path(folder))
