@@ -16,7 +16,7 @@ from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.store import run
 from imdb_transformer.training import estimate, train
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 from tests.tiny import TINY_MODEL
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -70,6 +70,19 @@ def test_text_output_ends_with_the_next_command(config_path: Path, tmp_path: Pat
     assert f"next: imdb-tx eval {tmp_path / 'r'}" in trained
     assert "95% interval" in imdb_tx("eval", tmp_path / "r").stdout
     assert imdb_tx("predict", "--run", tmp_path / "r", "a good film").stdout.startswith(("pos\t", "neg\t"))
+
+
+def test_tokenize_uses_the_tokenizer_that_training_would_use(
+    config_path: Path, tmp_path: Path, encoder: Path
+) -> None:
+    options = ("--config", config_path, "--set", f"train.init_from={encoder}", "--json")
+    told = json.loads(imdb_tx("tokenize", *options).stdout)
+    assert told["tokenizer_hash"] == run.open_run(encoder).info.tokenizer_hash
+    write_jsonl(tmp_path / "r.jsonl", [f"zzyzx qwerty {i}" for i in range(100)], ["a", "b"] * 50)
+    source = ("--set", f"data.source={tmp_path / 'r.jsonl'}")
+    assert (
+        json.loads(imdb_tx("tokenize", *options, *source).stdout)["tokenizer_hash"] == told["tokenizer_hash"]
+    )
 
 
 def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: Path) -> None:
