@@ -94,7 +94,7 @@ def test_no_column_is_suggested_where_several_texts_fit_or_none(tmp_path: Path) 
     assert suggested_options(write_csv(tmp_path / "two.csv", two), "cp1252", "text", "label") == REMARK
     few = [HEADER, *german_rows(9)]  # nine rows hold no five classes
     shown = suggested_options(write_csv(tmp_path / "few.csv", few), "cp1252", "text", "label")
-    assert shown == " Perhaps: --text-column Kommentar" + REMARK
+    assert shown == " Perhaps: --text-column Kommentar." + REMARK
     (tmp_path / "r.csv").write_bytes(b"a;b\n\x81\n")  # a byte that cp1252 does not have
     assert suggested_options(tmp_path / "r.csv", "utf-8", "text", "label") == ""
     (tmp_path / "empty.csv").touch()
@@ -159,5 +159,22 @@ def test_a_bad_row_is_reported_with_the_option_that_skips_it(tmp_path: Path) -> 
         with pytest.raises(DataError, match=f"{problem}{remedy}"):
             sources.read(DataConfig(source=str(tmp_path / "r.csv")))
     (tmp_path / "r.csv").write_bytes(b"text,label\ncaf\xe9,1\n")
-    with pytest.raises(DataError, match=r"try --encoding cp1252 \(--set data\.encoding=cp1252\)\.$"):
+    with pytest.raises(DataError, match=r"try --encoding cp1252 \(data\.encoding=cp1252\)\.$"):
         sources.read(DataConfig(source=str(tmp_path / "r.csv")))
+
+
+def test_the_message_offers_pretraining_only_if_it_found_texts(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"data": [{"text": "a film", "label": "pos"}]}))
+    with pytest.raises(DataError) as told:
+        sources.read(DataConfig(source=str(tmp_path / "r.json")))
+    assert "pretrain" not in str(told.value)
+
+
+def test_the_message_says_that_further_sheets_are_not_read(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["about"])  # type: ignore[union-attr]
+    book.active.append(["this book"])  # type: ignore[union-attr]
+    book.create_sheet().append(["text", "label"])
+    book.save(tmp_path / "r.xlsx")
+    with pytest.raises(DataError, match=r"Only the first sheet is read\."):
+        sources.read(DataConfig(source=str(tmp_path / "r.xlsx")))

@@ -8,8 +8,11 @@ import threading
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import openpyxl
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
@@ -302,6 +305,20 @@ def test_a_value_that_training_does_not_read_may_change_its_type(tmp_path: Path)
     rows.append({"text": "late", "label": 1, "price": 4.5, "of": {"a": 1}})
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "late" in sources.read(DataConfig(source=str(tmp_path / "r.jsonl"))).splits["train"].texts
+
+
+def test_a_column_that_training_does_not_read_may_appear_late(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"text": f"t{i}", "label": i % 2} for i in range(2000)]
+    rows.append({"text": "late", "label": 1, "extra": "x"})
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "late" in sources.read(DataConfig(source=str(tmp_path / "r.jsonl"))).splits["train"].texts
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_label_has_the_digits_of_its_own_precision(tmp_path: Path, kind: pa.DataType) -> None:
+    labels = pa.array(np.array([2.5, 4.0]), pa.float64()).cast(kind)
+    parquet.write_table(pa.table({"text": ["a", "b"], "label": labels}), tmp_path / "r.parquet")
+    assert sources.read(DataConfig(source=str(tmp_path / "r.parquet"))).classes == ("2.5", "4")
 
 
 def test_a_whole_number_written_with_a_point_fits_whole_numbers(

@@ -100,13 +100,15 @@ def from_named_labels(
 
 
 def _warn_of_spellings(classes: Iterable[str]) -> None:
-    """Names the first classes that differ only in case or blanks: they may be one class."""
-    alike: dict[str, list[str]] = {}
+    """Names the first classes that are equal numbers, or differ only in case or blanks."""
+    alike: dict[object, list[str]] = {}
     for name in classes:
-        alike.setdefault("".join(name.split()).casefold(), []).append(name)
+        _, number, _ = order = _numbers_first(name)
+        key: object = number if order[0] == 0 else "".join(name.split()).casefold()
+        alike.setdefault(key, []).append(name)
     if several := [names for names in alike.values() if len(names) > 1]:
         shown = "; ".join(", ".join(map(repr, names)) for names in several[:NUM_SPELLINGS])
-        warn(f"classes that differ only in case or blanks: {shown}. If they are one class, spell them alike.")
+        warn(f"classes that differ only in how they are written: {shown}. If they are one, write them alike.")
 
 
 def label_name(value: object) -> str | None:

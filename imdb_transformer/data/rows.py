@@ -83,7 +83,7 @@ def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
 
 def undecodable(encoding: str) -> str:
     """The problem of a row with `UNDECODED` characters."""
-    hint = "; if Windows wrote it, try --encoding cp1252 (--set data.encoding=cp1252)"
+    hint = "; if Windows wrote it, try --encoding cp1252 (data.encoding=cp1252)"
     return f"is not {encoding.upper()}{hint if encoding.lower() in ('utf-8', 'utf8', 'ascii') else ''}"
 
 
@@ -134,7 +134,7 @@ def read_delimited(
         raise ValueError("it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx")
     if "\0" in first:
         name = "utf-16-be" if first.startswith("\0") else "utf-16-le"
-        raise ValueError(f"it has null bytes; try --encoding {name} (--set data.encoding={name})")
+        raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
     csv.field_size_limit(MAX_REVIEW_BYTES)

@@ -49,7 +49,9 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     advice = f" Perhaps: {shlex.join(words)}" if words else ""
     if "--label-column" in missing and len(labels) > 1:
         return f" Which of these is the label: {', '.join(map(repr, labels[:MAX_SHOWN]))}?{advice}"
-    if "--label-column" in missing and not labels:
+    has_text = any(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in rows.schema.types)
+    if "--label-column" in missing and not labels and has_text:
+        advice += "." if advice else ""
         return f'{advice} Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'
     return advice
 

@@ -137,6 +137,8 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
     exact = [name for name in schema.names if wanted is None or name in wanted]
     yield schema
     for part in chain([first] if first else [], parts):
+        if wanted is not None:  # a later row may have more columns than the first ones
+            part = [(n, size, {key: cells.get(key) for key in schema.names}) for n, size, cells in part]
         try:
             yield _as_block(part, schema, exact)
         except ValueError:
@@ -199,9 +201,10 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
         what = "several columns" if several else "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
         listed = ", ".join(f"'{name}'" for name in names[:12]) or "none"
+        sheet = " Only the first sheet is read." if str(origin).lower().endswith(".xlsx") else ""
         raise DataError(
             f"{origin} has {what} {' and '.join(map(repr, several or missing))}; it has: {listed}. "
-            f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}."
+            f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}.{sheet}"
         )
 
 
