@@ -19,7 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from imdb_transformer.config import Config
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, reason_of
 
 # A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
@@ -124,7 +124,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # of UTF-8 and TOML, too
-        raise ConfigError(f"{path} does not parse: {' '.join(str(error).split())}.") from None
+        raise ConfigError(f"{path} does not parse: {reason_of(error, 1000)}.") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no sections such as [train].")
     return tree

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError, RunError, reason_of
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def _partners() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
-        reason = " ".join(str(error).split())[:160]
+        reason = reason_of(error)
         raise RunError(
             f"The connection to another process is lost ({reason}). The saved files are whole. If a "
             "training has begun, continue it with --resume RUN; otherwise start all processes again."

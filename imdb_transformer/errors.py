@@ -66,6 +66,11 @@ class Interrupted(BaseException):
 USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, Interrupted)
 
 
+def reason_of(error: BaseException, length: int = 250) -> str:
+    """A library's message in one line, without a full stop at the end."""
+    return " ".join(str(error).split())[:length].rstrip(". ")
+
+
 def command_line(*words: object) -> str:
     """A command of imdb-tx, quoted for a shell.
 

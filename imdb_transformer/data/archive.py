@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from imdb_transformer.data.reviews import SPLIT_ALIASES, NamedColumns, Reviews, from_named_labels, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
 
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
@@ -79,7 +79,7 @@ def read_archive(path: Path, *, origin: str = "", encoding: str = "utf-8") -> Re
     except PermissionError:
         raise
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        reason = " ".join(str(error).split()) or "unexpected end"
+        reason = reason_of(error) or "unexpected end"
         raise DataError(f"{origin} is damaged or cut short ({reason}); fetch it again.") from None
 
 

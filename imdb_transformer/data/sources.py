@@ -34,7 +34,7 @@ from imdb_transformer.data.reviews import (
 )
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
-from imdb_transformer.errors import DataError, warn
+from imdb_transformer.errors import DataError, reason_of, warn
 
 HUB_NAME = "stanfordnlp/imdb"
 
@@ -227,4 +227,4 @@ def _reason(error: Exception) -> str:
         cause = cause.__cause__
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         raise cause
-    return " ".join(str(cause).split())[:200].rstrip(".")
+    return reason_of(cause)

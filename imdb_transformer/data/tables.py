@@ -20,7 +20,7 @@ import pyarrow as pa
 from imdb_transformer.data import rows
 from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, reason_of
 
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
@@ -119,7 +119,7 @@ def _named_errors(path: Path) -> Iterator[None]:
         if getattr(error, "filename", None) is not None:
             raise
         kind = suffix_of(path)[1:].upper()
-        raise DataError(f"{path} cannot be read as {kind}: {' '.join(str(error).split()):.250}.") from None
+        raise DataError(f"{path} cannot be read as {kind}: {reason_of(error)}.") from None
 
 
 def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iterator[Any]:

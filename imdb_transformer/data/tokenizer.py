@@ -19,7 +19,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 
 from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.reviews import BREAK_TAG
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
@@ -50,7 +50,7 @@ class Tokenizer:
         try:
             self._engine = tokenizers.Tokenizer.from_str(json_text)
         except Exception as error:  # the binding raises bare Exception
-            raise RunError(f"{origin} is damaged: {' '.join(str(error).split())[:120]}.") from None
+            raise RunError(f"{origin} is damaged: {reason_of(error, 120)}.") from None
         self._empty = [self._engine.token_to_id(SPACE)]
         first = tuple(map(self._engine.id_to_token, range(len(SPECIAL_PIECES))))
         if first != SPECIAL_PIECES or self._empty == [None]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import in_order, length_batches, pad
 from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID, Tokenizer
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError, RunError, reason_of
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import run
 from imdb_transformer.store.files import why_unwritable, write_whole
@@ -130,7 +130,7 @@ class ExportedModel:
         except RunError as error:
             raise RunError(f"{path} is damaged: {error}") from None
         except Exception as error:  # onnxruntime's errors derive from Exception alone
-            raise RunError(f"{path} is not an ONNX model: {' '.join(str(error).split())[:120]}.") from None
+            raise RunError(f"{path} is not an ONNX model: {reason_of(error, 120)}.") from None
         self.origin = run.Run(path.parent, about.config, about.run)
         self.classes, self.step, self.temperature = about.run.classes, about.step, about.temperature
         self._check_graph(path)
@@ -141,7 +141,7 @@ class ExportedModel:
         try:
             num_classes = self._run(ids).shape[1:]
         except Exception as error:  # as above
-            reason = " ".join(str(error).split())[:120]
+            reason = reason_of(error, 120)
             raise RunError(f"{path} is damaged: its graph does not fit its tokenizer ({reason}).") from None
         if num_classes != (len(self.classes),):
             raise RunError(

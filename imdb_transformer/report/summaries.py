@@ -113,7 +113,9 @@ def result(ended: "TrainingResult") -> str:
         from imdb_transformer.store.run import open_run
 
         following = finetuning_command(open_run(Path(ended.run)))
-        return f"{ended.run}: {ended.num_steps:,} steps\n{cost}\nnext: {following}"
+        return (
+            f"{ended.run}: {ended.num_steps:,} step{'s' * (ended.num_steps > 1)}\n{cost}\nnext: {following}"
+        )
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
     if ended.per_class:
         lines.append(classes(ended.per_class))

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
 
 if TYPE_CHECKING:  # a run's files can be read without torch
@@ -121,7 +121,7 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     except PermissionError:  # no damage: another user may read it
         raise
     except (OSError, SafetensorError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or reason_of(error)
         raise RunError(f"{path} cannot be read: {reason}.") from None
 
 
