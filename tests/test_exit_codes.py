@@ -31,6 +31,7 @@ def process(
         (["train", "--set", "train.epochs=x"], 2, "train.epochs"),
         (["train", "--colour"], 2, "--colour"),
         (["download", "nowhere.csv"], 3, "nowhere.csv"),
+        (["download", "a.csv", "--source", "b.csv"], 2, "one source"),
         (["download", "empty.csv"], 3, "empty"),
         (["download", "latin.csv"], 3, "not UTF-8"),
         (["download", "one.csv"], 3, "two classes"),

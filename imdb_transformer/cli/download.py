@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
+from imdb_transformer.errors import ConfigError
 
 SOURCE_HELP = "hub, demo, or a path or URL.  [default: hub]"
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
@@ -32,6 +33,8 @@ def download(
     from imdb_transformer.data.reviews import SPLITS
     from imdb_transformer.report import summaries
 
+    if source and source_option:
+        raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
     keys = {
         "data.source": source or source_option or "hub", "data.data_dir": data_dir,
         "data.text_column": text_column, "data.label_column": label_column,

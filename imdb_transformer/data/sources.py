@@ -160,17 +160,17 @@ def _columns(
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
         advice = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
         raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.{advice}")
-    is_rounded = pa.types.is_float32(kind) or pa.types.is_float16(kind)  # 4.1 is 4.0999999 as a Python float
+    is_short = pa.types.is_float32(kind) or pa.types.is_float16(kind)
     by_index = dict(enumerate(names or ()))
     for batch, batch_numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
     ):
         texts += batch.column(config.text_column).to_pylist()
         numbers += batch_numbers
-        values: list[Any] = [None] * len(batch_numbers)
-        if is_labelled:
-            column = batch.column(config.label_column)
-            values = (column.cast(pa.string()) if is_rounded else column).to_pylist()
+        values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(batch_numbers)
+        if is_short:  # 4.1 became 4.099999904632568
+            number = kind.to_pandas_dtype()
+            values = [None if value is None else float(str(number(value))) for value in values]
         labels += values if names is None else map(by_index.get, values)  # None if it is outside the classes
     return (texts, labels), numbers
 
