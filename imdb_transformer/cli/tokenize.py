@@ -39,7 +39,7 @@ def tokenize(
     if init_from := resolved.train.init_from:
         origin = run.of_package(run.UNLABELLED) if init_from == run.AUTO else Path(init_from)
         tokenizer = tokenizer_of_origin(origin, resolved)
-        screen.note(f"the tokenizer is that of {origin.name}, as in training")
+        screen.note(f"the tokenizer is that of {origin}, as in training")
     stored = ensure(resolved.data)
     names = [name for name in stored.manifest.splits if split_path(stored, name).exists()]
     if not resolved.data.held_out_fraction and "validation" in names:

@@ -1,7 +1,7 @@
 """Makes a model and its training reviews, from a config or from a run to continue.
 
-Teachers are other runs; a linear one may teach, too. The mean of their probabilities for the unlabelled
-reviews are soft labels, and a student learns them beside the labels. This is self-training with
+Teachers are other runs; a linear one may teach, too. Their mean probabilities for the unlabelled reviews are
+soft labels, which a student learns beside the labels. This is self-training with
 soft targets (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student").
 
 Shapes: N reviews, C classes.
