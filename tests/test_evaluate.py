@@ -12,7 +12,8 @@ from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperature
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
+from imdb_transformer.evaluation.scores import fit_temperature
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
 from imdb_transformer.store import run

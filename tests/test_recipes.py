@@ -17,8 +17,8 @@ from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import make_baseline, yardstick_of
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, fit_temperature, predict_split
-from imdb_transformer.evaluation.scores import expected_calibration_error
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split
+from imdb_transformer.evaluation.scores import expected_calibration_error, fit_temperature
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.prepare import labels_of_teachers, prepare, with_soft_labels

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from imdb_transformer.evaluation.evaluate import fit_temperature
-from imdb_transformer.evaluation.scores import evaluation_of, score
+from imdb_transformer.evaluation.scores import evaluation_of, fit_temperature, score
 from imdb_transformer.report.evaluations import as_text, confusion_table, evaluation_tables, score_rows
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)

@@ -1,7 +1,6 @@
 """`imdb-tx predict`: a trained run classifies reviews, and says why."""
 
 import sys
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -124,12 +123,15 @@ def default_run(runs: Path = options.RUNS) -> Path:
     from imdb_transformer.store import run
 
     finished = []
-    for path in runs.glob(f"*/{run.INFO}"):
-        with suppress(RunError, PermissionError):  # --run with this folder shows the error
+    for path in runs.glob(f"[!.]*/{run.INFO}"):
+        try:
             _, config, info = run.open_run(path.parent)
-            is_ready = info.kind == "classifier" and info.status == "finished"
-            if is_ready and config.data.source != "demo":
-                finished.append((info.ended, path.parent))
+        except (RunError, PermissionError) as error:
+            screen.note(f"left out: {error}")
+            continue
+        is_ready = info.kind == "classifier" and info.status == "finished"
+        if is_ready and config.data.source != "demo":
+            finished.append((info.ended, path.parent))
     if not finished and not (run.SHIPPED / "imdb").exists():
         raise RunError(f"No finished run under {runs}/; `imdb-tx train` makes one, or name one with --run.")
     return max(finished)[1] if finished else run.of_package("imdb")

@@ -20,7 +20,7 @@ from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, layouts, sources
 from imdb_transformer.data.holdout import content_hash, hold_out, official_splits, share_of
 from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, warn_of_shared
-from imdb_transformer.errors import DataError, warn
+from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
@@ -68,11 +68,11 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     """The stored corpus of a source, imported if necessary. Raises DataError.
 
     A stored corpus is verified by hash. It is imported again if a local source has changed, or if the file of
-    a split in `needs` is gone (training needs no test split). The corpus with the content hash `known`, which
+    a split is gone, except test if it is not in `needs`. The corpus with the content hash `known`, which
     a run passes, is used even if its source has changed or is not found: an import keeps the corpus that it
     replaces, under a name of its own. One of several processes imports.
     """
-    folder, needs = corpus_folder(config), tuple(needs)
+    folder, needs = corpus_folder(config), ("train", "validation", "unsupervised", *needs)
     for candidate in (folder, *(other_folders(config) if known else ())):
         with suppress(DataError):  # it is damaged, or another process is replacing it
             stored = _usable(config, candidate, needs, known)
@@ -147,6 +147,17 @@ def read_split(corpus: Corpus, split: str) -> Rows:
     return rows
 
 
+def of_run(config: DataConfig, known: str, folder: Path) -> Corpus:
+    """The corpus that the run in `folder` learnt, with the content hash `known`. Raises RunError."""
+    stored = ensure(config, known=known)
+    if stored.content_hash != known:
+        raise RunError(
+            f"{folder} was started on reviews that differ from those of {config.source} now. "
+            "Restore the reviews, or start a new run."
+        )
+    return stored
+
+
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
     """The texts of training and validation, if the corpus with the content hash `known` is still stored."""
     with suppress(DataError):
@@ -166,11 +177,9 @@ def find_stored(config: DataConfig, known: str) -> Corpus | None:
 
 
 def other_folders(config: DataConfig) -> list[Path]:
-    """The folders of a source's former corpora. If the source is not found from here, those of all others."""
+    """The folders of all other stored corpora: the source may have had another path."""
     usual = corpus_folder(config)
-    is_gone = is_local(config) and not Path(config.source).exists()
-    pattern = "[!.]*" if is_gone else f"{usual.name}-*"
-    return [path.parent for path in usual.parent.glob(f"{pattern}/{MANIFEST}") if path.parent != usual]
+    return [path.parent for path in usual.parent.glob(f"[!.]*/{MANIFEST}") if path.parent != usual]
 
 
 def former_folder(folder: Path, content_hash: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
 from imdb_transformer.errors import DataError
+from imdb_transformer.store import run
 
 # In the folder for stored corpora: corpora, encoded splits, tokenizers, and what is hidden.
 STORED = re.compile(r"\..*|encoded|tokenizers|.*-[0-9a-f]{8}")
@@ -48,7 +49,7 @@ def is_test_alone(folder: Path) -> bool:
     return "test" in names and not names & {"train", "validation"}
 
 
-def tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
+def tables_by_split(folder: Path, loose: Sequence[Path], data_dir: Path) -> dict[str, Path]:
     """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
 
     Other layouts are left to `datasets`: Parquet files with longer names, and several files of a split.
@@ -64,34 +65,38 @@ def tables_by_split(folder: Path, loose: Sequence[Path]) -> dict[str, Path]:
     pairs = [(split, path) for path in loose for split in splits_named(path)]
     files = dict(pairs)
     is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
-    has_more = any(map(tables.is_table, folder.glob("*/**/*")))  # in its folders
+    has_more = any("/" in name and tables.is_table(Path(name)) for name, _ in files_below(folder, data_dir))
     return {} if is_parquet or has_more or not len(files) == len(pairs) == len({*files.values()}) else files
 
 
-def files_by_split(folder: Path) -> dict[str, list[str]] | None:
-    """The files of each split if some are `unsupervised`, a name that `datasets` does not know; or None.
+def files_by_split(folder: Path, data_dir: Path) -> dict[str, list[str]] | None:
+    """The files of each split, if `datasets` cannot find them by itself; or None.
 
-    A file whose name contains two splits is left to `datasets`, with all others.
+    It does not know the name `unsupervised`, and would also read what is stored below the folder. A file
+    whose name contains two splits is left to `datasets`, with all others.
     """
     files: dict[str, list[str]] = {}
-    for path in sorted(path for path in folder.rglob("*") if tables.is_table(path)):
-        splits = splits_named(path)
+    names = sorted(name for name, _ in files_below(folder, data_dir) if tables.is_table(Path(name)))
+    for name in names:
+        splits = splits_named(Path(name))
         if len(splits) > 1:
             return None
         for split in splits:
-            files.setdefault(split, []).append(str(path.relative_to(folder)))
+            files.setdefault(split, []).append(name)
+    if data_dir.resolve().is_relative_to(folder.resolve()):
+        return files or {"train": names}
     return files if "unsupervised" in files else None
 
 
 def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Each file below a folder: its path from there, and its status. Links are followed.
 
-    What is stored in `data_dir`, which may be the folder or in it, is left out.
+    What is stored in `data_dir`, which may be the folder or in it, is left out, and so are runs.
     """
     seen = set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
-        if target in seen:  # a link led to a folder that contains it
+        if target in seen or run.INFO in file_names:  # a link may lead to a folder that contains it
             folder_names.clear()
             continue
         seen.add(target)

@@ -16,6 +16,7 @@ import yaml
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, tables
 from imdb_transformer.data.layouts import (
+    files_below,
     files_by_split,
     has_card,
     is_hidden,
@@ -85,7 +86,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
             return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     present = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
     loose = [path for path in present if tables.is_table(path) or is_unlabelled_text(path)]
-    files = tables_by_split(folder, loose)
+    files = tables_by_split(folder, loose, Path(config.data_dir))
     others = [path for path in loose if path not in files.values()]
     if files.keys() == {"unsupervised"} and len(others) == 1:
         files["train"] = others[0]
@@ -177,7 +178,8 @@ def _columns(
 
 def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
     """Reviews of a folder in the hub's layout, read by `datasets`."""
-    if not any(tables.is_table(path) for path in folder.rglob("*")):
+    data_dir = Path(config.data_dir)
+    if not any(tables.is_table(Path(name)) for name, _ in files_below(folder, data_dir)):
         raise DataError(
             f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
         )
@@ -190,7 +192,7 @@ def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -
         stack.callback(datasets.logging.set_verbosity, datasets.logging.get_verbosity())
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="imdb-tx-"))
-        files = None if has_card(folder) else files_by_split(folder)
+        files = None if has_card(folder) else files_by_split(folder, data_dir)
         return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
 
 

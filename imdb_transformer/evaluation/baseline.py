@@ -13,15 +13,20 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import (
-    USUAL_TEMPERATURE,
     evaluate,
-    fit_temperature,
     measured,
     predict_split,
     save,
     validation_logits,
 )
-from imdb_transformer.evaluation.scores import Evaluation, Score, is_uneven, score
+from imdb_transformer.evaluation.scores import (
+    USUAL_TEMPERATURE,
+    Evaluation,
+    Score,
+    fit_temperature,
+    is_uneven,
+    score,
+)
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
@@ -72,7 +77,7 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
     """
     opened, _ = locate(path)
     evaluations = {}
-    for info in sorted(opened.folder.parent.glob(f"*/{run.INFO}")):
+    for info in sorted(opened.folder.parent.glob(f"[!.]*/{run.INFO}")):
         with suppress(RunError, DataError, OSError):
             other = run.open_run(info.parent)
             is_baseline = other.info.kind == "linear" and other.info.status == "finished"
@@ -104,9 +109,11 @@ def conclude(opened: run.Run) -> run.Run:
     """Ends a training: fits the temperature and writes the yardstick, if validation was held out.
 
     If there are many classes or a rare one, it also writes the evaluation on validation. It deletes former
-    evaluations and the model card: they are of an earlier checkpoint or temperature. Returns the run.
+    evaluations, the model card and the exported file: they are of an earlier checkpoint or temperature.
+    Returns the run.
     """
-    for path in [*(opened.folder / "evaluation").glob("best-*"), opened.folder / run.CARD]:
+    former = [opened.folder / name for name in (run.CARD, "model.onnx")]
+    for path in [*(opened.folder / "evaluation").glob("best-*"), *former]:
         path.unlink(missing_ok=True)
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
@@ -123,7 +130,7 @@ def conclude(opened: run.Run) -> run.Run:
 def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
     """Compares a run's calibrated logits on validation, (N, C), with those of a linear model."""
     config = opened.config.data
-    stored = corpus.ensure(config, known=opened.info.corpus_hash)
+    stored = corpus.of_run(config, opened.info.corpus_hash, opened.folder)
     train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
     try:
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))

@@ -93,9 +93,10 @@ def pair_of(
 
 
 def _flat(opened: run.Run) -> dict[str, Any]:
-    """A run's kind and teachers, and each key of its config."""
+    """A run's kind, teachers and reviews, and each key of its config."""
     info = opened.info
     flat = {"kind": info.weighting or info.kind, "teachers": ", ".join(info.teachers) or "none"}
+    flat["hash of the reviews"] = info.corpus_hash[:8]
     for section, keys in opened.config.model_dump().items():
         flat |= {f"{section}.{key}": value for key, value in keys.items()}
     return flat

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
@@ -22,19 +20,17 @@ from imdb_transformer.data.corpus import corpus_folder
 from imdb_transformer.data.layouts import is_test_alone
 from imdb_transformer.data.reviews import Rows, joined
 from imdb_transformer.data.tables import is_table
-from imdb_transformer.errors import ConfigError, DataError, warn
+from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Predictor, load_model, locate
 from imdb_transformer.inference.transformer import TransformerModel
-from imdb_transformer.store import run
+from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import write_whole
 
 Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or exported file
 LENGTHS = (100, 200, 400)  # words, where slices end
 SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
-PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
-USUAL_TEMPERATURE = 2.0  # of a transformer (configs/EXPERIMENTS.md, "the usual temperature")
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"  # the slice without reviews that are in training or validation, too
 
@@ -84,12 +80,16 @@ def save(predictions: Predictions) -> None:
 
 
 def measured(opened: run.Run, name: str) -> list[Evaluation]:
-    """The readable evaluations in a run whose file has this name, such as `best-test`."""
+    """The evaluations of a run's present `best`, oldest first, in files of a name such as `best-test`."""
     evaluations = []
-    for path in sorted((opened.reports / "evaluation").glob(f"{name}.json")):
-        with suppress(OSError, ValidationError):
-            evaluations.append(Evaluation.model_validate_json(path.read_bytes()))
-    return evaluations
+    with suppress(RunError):
+        meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
+        files = (opened.reports / "evaluation").glob(f"{name}.json")
+        for path in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+            with suppress(OSError, ValidationError):
+                evaluations.append(Evaluation.model_validate_json(path.read_bytes()))
+        return [each for each in evaluations if each.checkpoint == f"best (step {meta.step})"]
+    return []
 
 
 def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: object) -> Predictions:
@@ -111,7 +111,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     raw = predictor.log_probabilities(logits, calibrated=False)
     slices = _slices(rows.texts, predictor)
     if source or split == "test":
-        is_new = _new_reviews(rows.texts, located, config.data_dir)
+        is_new = _new_reviews(rows.texts, located, changes.get("data_dir"))
         if source is None or not is_new.all():
             slices[CLEAN] = is_new
         if not is_new.all() and (source or not is_new.any()):
@@ -203,11 +203,11 @@ def _file(located: Located, split: str, corpus_name: str) -> Path:
     return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
-def _new_reviews(texts: list[str], located: Located, data_dir: str) -> NDArray[np.bool_]:
+def _new_reviews(texts: list[str], located: Located, data_dir: str | None) -> NDArray[np.bool_]:
     """(N,), false for the texts that are known to be a run's training or validation reviews."""
     learnt: set[str] = set()
     for opened, _ in located:
-        config = opened.config.data.model_copy(update={"data_dir": data_dir})
+        config = opened.config.data.model_copy(update={"data_dir": data_dir} if data_dir else {})
         learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
     return np.array([text not in learnt for text in texts])
 
@@ -229,27 +229,9 @@ def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool
     return slices
 
 
-def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, usual: float = 1.0) -> float:
-    """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
-
-    By a normal prior of its logarithm, a few reviews leave it near `usual`, and hundreds decide it. If every
-    prediction is correct, it is `usual`: the best would be zero, and the first error would cost all.
-    """
-    if bool((logits.argmax(1) == labels).all()):
-        return usual
-    exact = logits.astype(np.float64)
-    rows = np.arange(len(labels))
-
-    def loss(log_temperature: float) -> float:
-        cross_entropy = -float(log_softmax(exact / np.exp(log_temperature), axis=1)[rows, labels].sum())
-        return cross_entropy + ((log_temperature - np.log(usual)) / PRIOR_DEVIATION) ** 2 / 2
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
-
-
 def validation_logits(opened: run.Run) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(N, C) logits and (N,) labels of a run's validation reviews."""
-    stored = corpus.ensure(opened.config.data, known=opened.info.corpus_hash)
+    stored = corpus.of_run(opened.config.data, opened.info.corpus_hash, opened.folder)
     rows = encoded.rows_of(opened.config.data, stored, "validation")
     logits = load_model(opened.folder, opened.config.train.device).logits(rows.texts)
     return logits, np.array(rows.labels)

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 NUM_BINS = 15  # of the calibration error
+PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
+USUAL_TEMPERATURE = 2.0  # of a transformer (configs/EXPERIMENTS.md, "the usual temperature")
 
 
 class Score(BaseModel, extra="forbid", frozen=True):
@@ -91,6 +94,24 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
     seen = supports + guesses > 0  # the F1 of a class without labels and predictions is not defined
     f1 = float((2 * hits[seen] / (supports + guesses)[seen]).mean())
     return Score(accuracy=int(correct.sum()) / len(labels), loss=loss / len(labels), f1=f1)
+
+
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, usual: float = 1.0) -> float:
+    """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
+
+    By a normal prior of its logarithm, a few reviews leave it near `usual`, and hundreds decide it. If every
+    prediction is correct, it is `usual`: the best would be zero, and the first error would cost all.
+    """
+    if bool((logits.argmax(1) == labels).all()):
+        return usual
+    exact = logits.astype(np.float64)
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        cross_entropy = -float(log_softmax(exact / np.exp(log_temperature), axis=1)[rows, labels].sum())
+        return cross_entropy + ((log_temperature - np.log(usual)) / PRIOR_DEVIATION) ** 2 / 2
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
 def is_uneven(labels: NDArray[np.int64], num_classes: int) -> bool:

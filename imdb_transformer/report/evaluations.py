@@ -140,11 +140,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
-    others = {
-        each.split: each
-        for each in measured(opened, "best-*")
-        if " of " in each.split and " + " not in each.checkpoint
-    }
+    others = {each.split: each for each in measured(opened, "best-*") if " of " in each.split}
     # Readers of the card do not have the other folders.
     source, rights = _plain(Path(config.data.source).name), "The texts are not part of this repository."
     if is_imdb:

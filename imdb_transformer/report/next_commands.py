@@ -21,9 +21,16 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
 
 
 def unused(folder: Path) -> Path:
-    """The folder, or else the first of FOLDER-2, FOLDER-3 and so on that does not exist yet."""
+    """The folder, or else the first of FOLDER-2, FOLDER-3 and so on that does not exist yet.
+
+    A run of the package has its name for itself.
+    """
+    from imdb_transformer.store.run import SHIPPED
+
     others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return next(path for path in chain([folder], others) if not path.exists())
+    return next(
+        path for path in chain([folder], others) if not (path.exists() or (SHIPPED / path.name).exists())
+    )
 
 
 def evaluation(folder: str) -> str:

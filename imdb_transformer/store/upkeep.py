@@ -35,7 +35,7 @@ class RunSummary(BaseModel):
 def runs_in(folder: Path) -> list[RunSummary]:
     """The runs below a folder, oldest first. A damaged one is left out."""
     listed = []
-    for path in folder.glob(f"*/{run.INFO}"):
+    for path in folder.glob(f"[!.]*/{run.INFO}"):
         with suppress(RunError, PermissionError):
             listed.append(_summary(run.open_run(path.parent)))
     return sorted(listed, key=lambda each: each.started)

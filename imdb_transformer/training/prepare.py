@@ -95,12 +95,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     Raises RunError if its reviews have changed.
     """
     config, info = current.config, current.info
-    stored = corpus.ensure(config.data, known=info.corpus_hash)
-    if stored.content_hash != info.corpus_hash:
-        raise RunError(
-            f"{current.folder} was started on reviews that differ from those of {config.data.source} now. "
-            "Restore the reviews, or start a new run."
-        )
+    stored = corpus.of_run(config.data, info.corpus_hash, current.folder)
     soft = soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
