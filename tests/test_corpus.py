@@ -117,6 +117,42 @@ def test_a_run_finds_its_reviews_if_their_source_is_not_found(
         corpus.ensure(elsewhere)
 
 
+@pytest.mark.parametrize(
+    "names", [("reviews_train.jsonl", "reviews_test.jsonl"), ("part-0.jsonl", "part-1.jsonl")]
+)
+@pytest.mark.parametrize("store", ["", "data"])
+def test_what_is_stored_below_a_source_is_not_read_with_it(
+    tmp_path: Path, names: tuple[str, str], store: str
+) -> None:
+    """Nor are the runs: their JSON files look like tables."""
+    for i, name in enumerate(names):
+        write_jsonl(tmp_path / name, [f"t{j} of {i}" for j in range(50)], ["a", "b"] * 25)
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / run.INFO).write_text("{}")
+    inside = DataConfig(source=str(tmp_path), data_dir=str(tmp_path / store))
+    first = corpus.ensure(inside)
+    assert first.manifest.classes == ("a", "b")
+    (tmp_path / "runs" / "r" / "more.json").write_text("{}")
+    assert not corpus.ensure(inside).is_new
+    write_jsonl(tmp_path / names[0], [f"t{j} of 0" for j in range(60)], ["a", "b"] * 30)
+    assert sum(each.num_rows for each in corpus.ensure(inside).manifest.statistics) == 110
+
+
+def test_a_run_finds_its_reviews_if_their_source_has_another_path_now(tmp_path: Path) -> None:
+    link = tmp_path / "latest.jsonl"
+    for i in range(2):
+        write_jsonl(tmp_path / f"v{i}.jsonl", [f"t{j} of {i}" for j in range(50)], ["a", "b"] * 25)
+    link.symlink_to(tmp_path / "v0.jsonl")
+    first = corpus.ensure(config(link, tmp_path))
+    link.unlink()
+    link.symlink_to(tmp_path / "v1.jsonl")
+    second = corpus.ensure(config(link, tmp_path))
+    assert second.content_hash != first.content_hash
+    assert corpus.ensure(config(link, tmp_path), known=first.content_hash) == first._replace(is_new=False)
+    learnt = [text for name in ("train", "validation") for text in corpus.read_split(first, name).texts]
+    assert corpus.learnt_texts(config(link, tmp_path), first.content_hash) == {*learnt}
+
+
 def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_need_it(
     tmp_path: Path, source: Path
 ) -> None:
@@ -125,6 +161,16 @@ def test_download_brings_back_a_split_that_was_deleted_and_training_does_not_nee
     assert corpus.ensure(config(source, tmp_path)) == stored._replace(is_new=False)
     assert corpus.ensure(config(source, tmp_path), needs=["test"]) == stored
     assert corpus.split_path(stored, "test").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "unsupervised"])
+def test_a_split_of_training_that_was_deleted_is_imported_again(
+    tmp_path: Path, source: Path, name: str
+) -> None:
+    stored = corpus.ensure(config(source, tmp_path))
+    corpus.split_path(stored, name).unlink()
+    assert corpus.ensure(config(source, tmp_path)) == stored
+    assert corpus.split_path(stored, name).exists()
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "test.parquet", "manifest.json"])

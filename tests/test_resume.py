@@ -1,6 +1,7 @@
 import itertools
 import json
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -265,3 +266,28 @@ def test_a_training_that_continues_leaves_no_evaluation_of_an_earlier_checkpoint
     assert (tmp_path / "run" / "README.md").exists()
     train(tiny("train.epochs=4"), tmp_path / "run")
     assert not [*(tmp_path / "run").glob("evaluation/*"), *(tmp_path / "run").glob("README.md")]
+
+
+def test_a_training_whose_reviews_change_before_its_end_is_not_measured_on_others(
+    tmp_path: Path, tiny: Tiny, source: Path
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "own"))
+    config = tiny(f"data.source={folder}", "train.yardstick=true")
+    steps = training_steps(config, tmp_path / "run", "classifier")
+    next(steps)
+    shutil.rmtree(tmp_path / "data")
+    with (folder / "train.jsonl").open("a") as file:
+        file.write('{"text": "one more", "label": "pos"}\n')
+    with pytest.raises(RunError, match="differ from those"):
+        list(steps)
+    assert not (tmp_path / "run" / "yardstick.json").exists()
+
+
+def test_the_card_leaves_out_scores_of_an_earlier_checkpoint(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    assert imdb_tx("eval", folder).exit_code == 0
+    file = folder / "evaluation" / "best-test.json"
+    file.write_text(re.sub(r"\(step \d+\)", "(step 1)", file.read_text()))
+    (folder / "README.md").unlink()
+    assert imdb_tx("eval", folder, "--split", "validation").exit_code == 0
+    assert not (folder / "README.md").exists()

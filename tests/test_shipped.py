@@ -18,6 +18,7 @@ from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.stars import words_key
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
+from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training.prepare import prepare
@@ -176,6 +177,28 @@ def test_a_folder_called_imdb_is_not_taken_for_the_run_of_the_package(
     assert run.of_package("imdb-encoder") == Path("imdb-encoder")
 
 
+def test_a_new_run_is_not_called_like_one_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert unused(Path("runs/imdb")) == Path("runs/imdb-2")
+    Path("runs/imdb-2").mkdir(parents=True)
+    assert unused(Path("runs/imdb")) == Path("runs/imdb-3")
+
+
+def test_a_run_that_cannot_be_read_is_named_before_another_one_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("damaged", ".hidden"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, run.INFO).write_text("{}")
+    told = imdb_tx("predict", "a dull film")
+    assert told.stdout.startswith("neg\t")
+    assert [line.partition(":")[0] for line in told.stderr.splitlines()] == ["left out", "run"]
+    assert "runs/damaged/run.json is damaged" in told.stderr
+
+
 def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learnt_their_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,18 +252,22 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
 
 
 @pytest.mark.parametrize(
-    ("length", "values", "kind", "dropout"),
+    ("length", "start", "values", "kind", "dropout"),
     [
-        (249, (), "classifier", 0.1),
-        (250, (), "classifier", 0.0),
-        (249, ("model.dropout=0.3",), "classifier", 0.3),
-        (249, ("train.init_from=imdb",), "classifier", 0.0),
-        (249, (), "encoder", 0.0),
+        (249, "imdb", (), "classifier", 0.1),
+        (250, "imdb", (), "classifier", 0.0),
+        (250, "imdb-encoder", (), "classifier", 0.1),
+        (249, "imdb", ("model.dropout=0.3",), "classifier", 0.3),
+        (249, "imdb", ("train.init_from=imdb",), "classifier", 0.0),
+        (249, "imdb", (), "encoder", 0.0),
     ],
 )
-def test_short_reviews_get_dropout_if_the_start_is_chosen_by_itself(
-    tmp_path: Path, length: int, values: tuple[str, ...], kind: run.Kind, dropout: float
-) -> None:
+def test_short_or_unfamiliar_reviews_get_dropout_if_the_start_is_chosen_by_itself(
+    tmp_path: Path, length: int, start: str, values: tuple[str, ...], kind: run.Kind, dropout: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    probe = "imdb_transformer.training.starting_weights.probe_accuracy"
+    monkeypatch.setattr(probe, lambda path, *_: float(path == Path(start)))
     rows = [f"{i:0{length}},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]

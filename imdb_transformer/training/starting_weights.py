@@ -42,7 +42,7 @@ NUM_PROBED = 2000  # to choose an encoder by
 MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
-SHORT_DROPOUT, SHORT_LENGTH = 0.1, 250  # for reviews of fewer characters on average
+DROPOUT, SHORT_LENGTH = 0.1, 250  # reviews of fewer characters on average are short
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 
 
@@ -119,8 +119,8 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
     knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
-    (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `SHORT_DROPOUT` if they are short:
-    sentences are soon learnt by heart.
+    (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short, because
+    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder.
     """
     if config.train.init_from != run.AUTO:
         return config
@@ -132,8 +132,9 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled
-        if np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH:
-            dropout = max(dropout, SHORT_DROPOUT)
+        is_short = np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
+        if is_short or chosen != labelled:
+            dropout = max(dropout, DROPOUT)
     return config.replaced("train", init_from=str(chosen)).replaced("model", dropout=dropout)
 
 
