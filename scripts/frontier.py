@@ -4,10 +4,10 @@
     python scripts/frontier.py base=runs/base full=runs/base+runs/pretrain --plot frontier.svg
 
 Each run must be evaluated on test. Its time is that between start and end in `run.json`. A run after a
-`+` adds its time alone. The linear models and fastText are fitted here, to texts in memory. fastText learns
-words in lower case, with punctuation split off, as its own example of text classification does. Its rate and
-epochs are chosen on validation, out of `GRID`. Then it is fitted once more, timed, and measured on test.
-Prints a Markdown table.
+`+` adds its time alone. NAME=MINUTES:ACCURACY is a point that was measured otherwise. The linear models and
+fastText are fitted here, to texts in memory. fastText learns words in lower case, with punctuation split off,
+as its own example of text classification does. Its rate and epochs are chosen on validation, out of `GRID`.
+Then it is fitted once more, timed, and measured on test. Prints a Markdown table.
 """
 
 import argparse
@@ -49,8 +49,10 @@ class Point(NamedTuple):
 
 
 def point_of(spec: str) -> Point:
-    """The point of `NAME=RUN[+RUN...]`."""
+    """The point of `NAME=RUN[+RUN...]`, or of `NAME=MINUTES:ACCURACY`."""
     name, _, paths = spec.partition("=")
+    if known := re.fullmatch(r"([\d.]+):([\d.]+)", paths):
+        return Point(name, float(known[1]), float(known[2]) / 100)
     runs = [run.open_run(run.locate(Path(path))[0].folder) for path in paths.split("+")]
     seconds = sum(
         (datetime.fromisoformat(each.info.ended) - datetime.fromisoformat(each.info.started)).total_seconds()
