@@ -157,10 +157,11 @@ def takes_run(*refused: str, shipped: bool = True) -> Any:
 
     def complete(start: str) -> list[str]:
         from imdb_transformer.store.run import SHIPPED
+        from imdb_transformer.store.upkeep import run_files
 
-        runs = [(str(path.parent), path) for path in sorted(RUNS.glob("*/run.json"))]
+        runs = [(str(path.parent), path) for path in run_files(RUNS)]
         if shipped:
-            runs += [(path.parent.name, path) for path in sorted(SHIPPED.glob("*/run.json"))]
+            runs += [(path.parent.name, path) for path in run_files(SHIPPED)]
         return [name for name, path in runs if name.startswith(start) and _kind(path) not in refused]
 
     return {"metavar": "RUN", "parser": run_path, "autocompletion": complete}

@@ -121,9 +121,10 @@ def default_run(runs: Path = options.RUNS) -> Path:
     A run on the demo is left out: it knows a toy grammar.
     """
     from imdb_transformer.store import run
+    from imdb_transformer.store.upkeep import run_files
 
     finished = []
-    for path in runs.glob(f"[!.]*/{run.INFO}"):
+    for path in run_files(runs):
         try:
             _, config, info = run.open_run(path.parent)
         except (RunError, PermissionError) as error:

@@ -33,7 +33,7 @@ def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.J
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
     listed = upkeep.runs_in(folder)
-    if num_unread := len(list(folder.glob("*/run.json"))) - len(listed):
+    if num_unread := len(upkeep.run_files(folder)) - len(listed):
         screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
     records = [each.model_dump() for each in listed]
     screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder))

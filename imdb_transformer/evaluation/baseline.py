@@ -32,6 +32,7 @@ from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 from imdb_transformer.store.run import Weighting
+from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
 
@@ -77,7 +78,7 @@ def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> 
     """
     opened, _ = locate(path)
     evaluations = {}
-    for info in sorted(opened.folder.parent.glob(f"[!.]*/{run.INFO}")):
+    for info in run_files(opened.folder.parent):
         with suppress(RunError, DataError, OSError):
             other = run.open_run(info.parent)
             is_baseline = other.info.kind == "linear" and other.info.status == "finished"

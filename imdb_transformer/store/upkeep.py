@@ -32,10 +32,15 @@ class RunSummary(BaseModel):
     num_bytes: int
 
 
+def run_files(folder: Path) -> list[Path]:
+    """The `run.json` of each run below a folder. Hidden folders are abandoned ones."""
+    return sorted(folder.glob(f"[!.]*/{run.INFO}"))
+
+
 def runs_in(folder: Path) -> list[RunSummary]:
     """The runs below a folder, oldest first. A damaged one is left out."""
     listed = []
-    for path in folder.glob(f"[!.]*/{run.INFO}"):
+    for path in run_files(folder):
         with suppress(RunError, PermissionError):
             listed.append(_summary(run.open_run(path.parent)))
     return sorted(listed, key=lambda each: each.started)
