@@ -62,8 +62,8 @@ class Changes(cst.CSTVisitor):
 
 def is_type(node: cst.CSTNode) -> bool:
     """Whether a statement gives a type a name."""
-    named = isinstance(node, cst.Assign) and isinstance(node.value, cst.Subscript | cst.BinaryOperation)
-    return named and "[" in cst.Module([]).code_for_node(node)
+    is_alias = isinstance(node, cst.Assign) and isinstance(node.value, cst.Subscript | cst.BinaryOperation)
+    return is_alias and "[" in cst.Module([]).code_for_node(node)
 
 
 def is_message(node: cst.CSTNode) -> bool:

@@ -56,8 +56,8 @@ def test_two_processes_import_a_corpus_once(tmp_path: Path, monkeypatch: pytest.
     assert first == second._replace(is_new=True) != former
     assert not second.is_new
     assert slow.num_calls == 1
-    kept = former_folder(former.folder, former.content_hash)
-    assert {*(tmp_path / "data").iterdir()} == {first.folder, kept}
+    backup = former_folder(former.folder, former.content_hash)
+    assert {*(tmp_path / "data").iterdir()} == {first.folder, backup}
 
 
 def test_a_second_process_does_not_disturb_an_import_between_its_renames(
@@ -68,14 +68,14 @@ def test_a_second_process_does_not_disturb_an_import_between_its_renames(
     config = DataConfig(source=str(path), data_dir=str(tmp_path / "data"))
     write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
     former = corpus.ensure(config)
-    kept = former_folder(former.folder, former.content_hash)
+    backup = former_folder(former.folder, former.content_hash)
     write_jsonl(path, [f"t{i}" for i in range(60)], ["a", "b"] * 30)
     rename = Path.rename
     slow = Slow(lambda: None)
 
     def renamed(path: Path, target: Path) -> Path:
         result = rename(path, target)
-        if target == kept:
+        if target == backup:
             slow()
         return result
 

@@ -108,8 +108,8 @@ def test_seeds_are_tested_only_if_there_is_a_test_split(
     refused = imdb_tx(*arguments, "--seeds", 2, "--test")
     assert "has no test split: leave out --test" in str(refused.exception)
     assert not list(tmp_path.glob("r-*"))
-    every = imdb_tx(*arguments[:-1], tmp_path / "all", "--set", "data.held_out_fraction=0")
-    assert every.stdout.endswith(f"next: imdb-tx eval {tmp_path / 'all'} --source labelled.csv\n")
+    trained = imdb_tx(*arguments[:-1], tmp_path / "all", "--set", "data.held_out_fraction=0")
+    assert trained.stdout.endswith(f"next: imdb-tx eval {tmp_path / 'all'} --source labelled.csv\n")
 
 
 def test_seeds_that_are_interrupted_say_how_to_continue_all(config_path: Path, tmp_path: Path) -> None:

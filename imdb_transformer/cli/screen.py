@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from imdb_transformer import progress
-from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, RunError
+from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, RunError, reason_of
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
@@ -176,7 +176,7 @@ def _remedy(error: object) -> str:
 
 def _resource_sentence(error: Exception) -> str | None:
     """A message for a full disk, exhausted memory or an unusable file; None for all other errors."""
-    detail = " ".join(str(error).split())
+    detail = reason_of(error, 1000)
     file = getattr(error, "filename", None) or "A file"
     if any(sign in detail for sign in OUT_OF_DISK):
         return (

@@ -93,14 +93,14 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
 
     What is stored in `data_dir`, which may be the folder or in it, is left out, and so are runs.
     """
-    seen = set()
+    store, seen = os.path.realpath(data_dir), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
         if target in seen or run.INFO in file_names:  # a link may lead to a folder that contains it
             folder_names.clear()
             continue
         seen.add(target)
-        if target == os.path.realpath(data_dir):
+        if target == store:
             for names in (folder_names, file_names):
                 names[:] = [name for name in names if not STORED.fullmatch(name)]
         folder_names.sort()

@@ -76,8 +76,8 @@ def check_encoding(encoding: str) -> str:
 
 
 def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
-    named = check_encoding(encoding)
-    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if first.startswith(mark)), named)
+    usual = check_encoding(encoding)
+    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if first.startswith(mark)), usual)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
 
 
