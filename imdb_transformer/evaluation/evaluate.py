@@ -82,14 +82,15 @@ def save(predictions: Predictions) -> None:
 def measured(opened: run.Run, name: str) -> list[Evaluation]:
     """The evaluations of a run's present `best`, oldest first, in files of a name such as `best-test`."""
     evaluations = []
-    with suppress(RunError):
+    with suppress(RunError):  # there is no `best` yet
         meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)
         files = (opened.reports / "evaluation").glob(f"{name}.json")
         for path in sorted(files, key=lambda file: file.stat().st_mtime_ns):
             with suppress(OSError, ValidationError):
-                evaluations.append(Evaluation.model_validate_json(path.read_bytes()))
-        return [each for each in evaluations if each.checkpoint == f"best (step {meta.step})"]
-    return []
+                evaluation = Evaluation.model_validate_json(path.read_bytes())
+                if evaluation.checkpoint == f"best (step {meta.step})":
+                    evaluations.append(evaluation)
+    return evaluations
 
 
 def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: object) -> Predictions:
