@@ -115,19 +115,30 @@ def test_muon_steps_along_its_orthogonalised_momentum(
         assert 0.65 < step.norm() / (0.01 * 0.2 * 128**0.5 * direction.norm()) < 1.25
 
 
-@pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24)])
-def test_muon_in_bf16_makes_torchs_steps(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("shapes", [[(24, 24)], [(24, 96)], [(96, 24)], [(24, 96), (24, 24), (24, 96)]])
+def test_muon_in_bf16_makes_torchs_steps(shapes: list[tuple[int, int]]) -> None:
     torch.manual_seed(0)
-    start, gradients = torch.randn(shape), [torch.randn(shape) for _ in range(3)]
-    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    starts = [torch.randn(shape) for shape in shapes]
+    ours, torchs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     group = {"lr": 0.02, "weight_decay": 0.1}
-    mine = Muon([{"params": [ours], **group}], lr=0.02, dtype=torch.bfloat16, num_iterations=5)
-    referee = torch.optim.Muon([{"params": [torchs], **group}], adjust_lr_fn="match_rms_adamw")
-    for gradient in gradients:
-        ours.grad, torchs.grad = gradient.clone(), gradient.clone()
+    mine = Muon([{"params": ours, **group}], lr=0.02, dtype=torch.bfloat16, num_iterations=5)
+    referee = torch.optim.Muon([{"params": torchs, **group}], adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        for our, its in zip(ours, torchs, strict=True):
+            our.grad = torch.randn_like(our)
+            its.grad = our.grad.clone()
         mine.step()
         referee.step()
         torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
+
+
+def test_muon_leaves_a_matrix_without_a_gradient_as_it_is() -> None:
+    moving, resting = nn.Parameter(torch.eye(8)), nn.Parameter(torch.eye(8))
+    group = {"params": [moving, resting], "lr": 0.1, "weight_decay": 0.1}
+    moving.grad = torch.ones(8, 8)
+    Muon([group], lr=0.1, dtype=torch.float32, num_iterations=5).step()
+    assert torch.equal(resting, torch.eye(8))
+    assert not torch.equal(moving, torch.eye(8))
 
 
 def test_muon_has_the_momentum_that_torchs_has_by_default() -> None:
@@ -161,7 +172,7 @@ def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> Non
         _, muon = make_learner(model, config, "classifier", dtype).optimizers
         assert isinstance(muon, Muon)
         assert muon.dtype == dtype
-    matrix = torch.randn(24, 96)
+    matrix = torch.randn(1, 24, 96)
     assert orthogonal(matrix, torch.bfloat16).dtype == torch.bfloat16
     exact, rough = orthogonal(matrix), orthogonal(matrix, torch.bfloat16).float()
     assert 0 < (exact - rough).norm() / exact.norm() < 0.02

@@ -3,10 +3,11 @@
 Muon makes each update of a matrix orthogonal (Jordan et al. 2024). The tests compare it with torch's Muon.
 The latter always computes in bf16, which is far slower than fp32 on a processor without bf16 products.
 
-Shapes: M rows, N columns.
+Shapes: K matrices, M rows, N columns.
 """
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -27,7 +28,11 @@ EPS = 1e-7
 
 
 class Muon(Optimizer):
-    """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2)."""
+    """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2).
+
+    Matrices of one shape are updated together: on a GPU, starting each small product takes longer than
+    computing it.
+    """
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype, num_iterations: int
@@ -43,36 +48,46 @@ class Muon(Optimizer):
         """One update of each matrix from its gradient, with Nesterov's momentum."""
         for group in self.param_groups:
             lr = group["lr"]
-            for matrix in (each for each in group["params"] if each.grad is not None):
-                mean = self.state[matrix]["momentum_buffer"]
-                mean.lerp_(matrix.grad, 1 - MUON_MOMENTUM)
-                update = matrix.grad.lerp(mean, MUON_MOMENTUM)
-                direction = orthogonal(update, self.dtype, self.num_iterations)
-                matrix.mul_(1 - lr * group["weight_decay"])
-                matrix.add_(direction, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    by_shape[matrix.shape].append((matrix, matrix.grad))
+            for shape, pairs in by_shape.items():
+                matrices, gradients = (list(tensors) for tensors in zip(*pairs, strict=True))
+                means = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)
+                updates = torch.stack(torch._foreach_lerp(gradients, means, MUON_MOMENTUM))
+                directions = orthogonal(updates, self.dtype, self.num_iterations).to(updates.dtype)
+                torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
+                torch._foreach_add_(matrices, directions.unbind(), alpha=-lr * 0.2 * math.sqrt(max(shape)))
 
 
 def orthogonal(
-    matrix: Tensor, dtype: torch.dtype = torch.float32, num_iterations: int = NUM_ITERATIONS
+    matrices: Tensor, dtype: torch.dtype = torch.float32, num_iterations: int = NUM_ITERATIONS
 ) -> Tensor:
-    """(M, N) -> (M, N): U S V^T becomes about U V^T, by Newton and Schulz's iteration.
+    """(K, M, N) -> (K, M, N): each U S V^T becomes about U V^T, by Newton and Schulz's iteration.
 
     The coefficients trade exactness for speed: singular values end between 0.7 and 1.2, except the smallest.
     With fewer than 5 iterations, the first product X X^T gives a closer start (as in Boissin et al. 2025,
     "Turbo-Muon"): the root of its norm bounds the largest singular value more tightly than the norm of X.
     """
-    if matrix.shape[0] > matrix.shape[1]:
-        return orthogonal(matrix.T, dtype, num_iterations).T
+    if matrices.shape[1] > matrices.shape[2]:
+        return orthogonal(matrices.mT, dtype, num_iterations).mT
     a, b, c = COEFFICIENTS
-    x = matrix.to(dtype)
-    x = x / x.norm().clamp(min=EPS)  # no singular value is above 1
+    x = matrices.to(dtype)
+    x = x / norms(x)  # no singular value is above 1
     for iteration in range(num_iterations):
-        gram = x @ x.T
+        gram = x @ x.mT
         if iteration == 0 and num_iterations < NUM_ITERATIONS:
-            square = gram.norm().clamp(min=EPS)  # at least the square of the largest singular value
+            square = norms(gram)  # at least the square of the largest singular value
             x, gram = x / square.sqrt(), gram / square
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def norms(matrices: Tensor) -> Tensor:
+    """(K, M, N) -> (K, 1, 1): the Frobenius norm of each matrix, never zero."""
+    return matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
