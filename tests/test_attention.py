@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
@@ -33,6 +34,31 @@ def test_shown_attention_weights_give_the_output_of_the_layer(radius: int, lengt
     values = layer.project_in(inputs[0][0]).unflatten(-1, (3, 2, 8))[:, 2].transpose(0, 1)  # (H, L, K)
     by_hand = layer.project_out((weights @ values).transpose(0, 1).flatten(1))
     torch.testing.assert_close(by_hand, outputs[0][0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("radius", [0, 4])
+def test_the_fused_kernel_of_gpus_gives_the_same_features_and_gradients(
+    radius: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(width=16, num_layers=2, num_heads=2, head_width=8, radius=radius)
+    encoder = Encoder(config, 30).train()
+    ids = torch.randint(1, 30, (3, 21))
+    mask = torch.arange(21) < torch.tensor([[21], [9], [1]])
+
+    def features_and_gradients() -> tuple[torch.Tensor, ...]:
+        encoder.zero_grad()
+        features = encoder(ids, mask, torch.float32)[mask]
+        features.square().sum().backward()  # type: ignore[no-untyped-call]
+        return features, *(parameter.grad for parameter in encoder.blocks.parameters())
+
+    plain = features_and_gradients()
+    calls: list[int] = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *q, **k: calls.append(1) or fused(*q, **k))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    torch.testing.assert_close(features_and_gradients(), plain, atol=1e-4, rtol=1e-4)
+    assert len(calls) == 2
 
 
 def test_the_weights_of_each_word_add_up_to_one(trained: Path) -> None:

@@ -134,17 +134,22 @@ def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("command", "name", "override"),
     [
-        ("train", "paper.toml"), ("train", "article.toml"), ("train", "base.toml"),
-        ("train", "scratch.toml"), ("train", "large.toml"),
-        ("pretrain", "pretrain.toml"), ("pretrain", "large.toml"),
+        ("train", "paper.toml", ""), ("train", "article.toml", ""), ("train", "base.toml", ""),
+        ("train", "scratch.toml", ""), ("train", "large-labels.toml", "train.init_from="),
+        ("pretrain", "pretrain.toml", ""), ("pretrain", "large.toml", ""),
     ],
 )  # fmt: skip
 def test_shipped_models_have_a_dry_run_and_take_a_few_steps(
-    command: str, name: str, source: Path, tmp_path: Path
+    command: str, name: str, override: str, source: Path, tmp_path: Path
 ) -> None:
-    sets = [f"data.source={source}", f"data.data_dir={tmp_path}", "train.epochs=1"]
+    sets = [
+        f"data.source={source}",
+        f"data.data_dir={tmp_path}",
+        "train.epochs=1",
+        override or "train.seed=0",
+    ]
     sets += [
         "train.evals_per_epoch=1",
         "tokenizer.max_length=16",

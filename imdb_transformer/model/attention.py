@@ -43,10 +43,14 @@ class SelfAttention(nn.Module):
             q, k, v = (packed(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)
-        # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
-        # (scripts/README.md).
-        weights = self.weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
-        heads = (weights @ v).flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
+        if q.is_cuda and self.training:  # the fused kernel never stores the attention weights
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        else:
+            # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
+            # (scripts/README.md).
+            weights = self.weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
+            heads = weights @ v
+        heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
         heads = heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])  # (B, L, HK)
         return self.project_out(select(heads, rows))
 
