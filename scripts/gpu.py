@@ -2,10 +2,10 @@
 
     python scripts/gpu.py --data data --runs runs/gpu
 
-Each call goes on where the last one stopped, and stops itself in time: interrupted commands save their state.
-Three seeds learn the labels side by side, because one alone keeps a GPU waiting. No network is needed: the
-folder of the data must have the stored corpus (`data/imdb-*`, 57 MB), and the rest is made anew in seconds.
-When all is done, the last lines are the results, as JSON. To rehearse it on a CPU in some minutes:
+Each call continues the one before, and stops before its time is over. Three seeds learn the labels in
+parallel. No network is needed: the folder of the data must have the stored corpus (`data/imdb-*`, 57 MB), and
+the rest is made anew in seconds. When all is done, the last lines are the results, as JSON. To rehearse it on
+a CPU:
 
     python scripts/gpu.py --pretrain demo.toml --train demo.toml --data data --runs runs/rehearsal
 """
@@ -18,7 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-GRACE_SECONDS = 20  # to save and end after the signal
+GRACE_SECONDS = 30  # to save and end after the signal
+STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # the second if a command was still starting
 SEEDS = (0, 1, 2)
 
 
@@ -33,59 +34,62 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540.0, help="stop after this time")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds - GRACE_SECONDS
-    common = [f"data.data_dir={options.data}"]
+    shared = [f"data.data_dir={options.data}"]
     if options.source:
-        common.append(f"data.source={options.source}")
+        shared.append(f"data.source={options.source}")
     encoder, classifiers = options.runs / "encoder", [options.runs / f"seed-{seed}" for seed in SEEDS]
-    pretraining = training("pretrain", options.pretrain, encoder, common)
+    pretraining = training_command("pretrain", options.pretrain, encoder, shared)
     trainings = [
-        training(
-            "train", options.train, folder, [*common, f"train.init_from={encoder}", f"train.seed={seed}"]
+        training_command(
+            "train", options.train, folder, [*shared, f"train.init_from={encoder}", f"train.seed={seed}"]
         )
         for folder, seed in zip(classifiers, SEEDS, strict=True)
     ]
     evaluations = [["eval", str(folder), "--json"] for folder in classifiers]
     printed: list[str] = []
     for commands in ([pretraining], trainings, evaluations):
-        printed = side_by_side(commands, end)
+        printed = run_in_parallel(commands, end)
         if not printed:
             print("to be continued: call this again")
             return
     for folder, line in zip(classifiers, printed, strict=True):
-        told = json.loads(line)
-        print(json.dumps({"run": folder.name, "test": told["accuracy"], "loss": told["loss"],
+        scores = json.loads(line)
+        print(json.dumps({"run": folder.name, "test": scores["accuracy"], "loss": scores["loss"],
                           "validation": validation_of(folder)}))  # fmt: skip
 
 
-def training(command: str, config: str, folder: Path, overrides: list[str]) -> list[str]:
-    """The command that starts a training, or continues it. A finished one ends at once."""
+def training_command(command: str, config: str, folder: Path, overrides: list[str]) -> list[str]:
+    """The command that starts a training, or continues it. If it has finished, the command does nothing."""
     if folder.exists():
         return [command, "--resume", str(folder)]
     sets = [word for override in overrides for word in ("--set", override)]
     return [command, "--config", config, "--run-dir", str(folder), *sets]
 
 
-def side_by_side(commands: list[list[str]], end: float) -> list[str]:
-    """What each command prints on stdout. Empty if the time was over first: all have saved their state."""
+def run_in_parallel(commands: list[list[str]], end: float) -> list[str]:
+    """What each command prints on stdout; empty if the time is over first.
+
+    If a command fails, the others are stopped, and the program ends with its exit code.
+    """
+    if time.monotonic() > end:
+        return []
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "imdb_transformer", *command], stdout=subprocess.PIPE, text=True
         )
         for command in commands
     ]
-    printed = []
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > end or any(process.returncode for process in processes):
+            break
+        time.sleep(0.1)
     for process in processes:
-        try:
-            printed.append(process.communicate(timeout=max(end - time.monotonic(), 0.1))[0])
-        except subprocess.TimeoutExpired:
-            for running in processes:
-                running.send_signal(signal.SIGTERM)
-            for running in processes:
-                running.communicate()
-            return []
-        if process.returncode:
-            sys.exit(process.returncode)
-    return printed
+        process.terminate()  # does nothing if it has ended
+    printed = [process.communicate()[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    if failures := [code for code in codes if code not in (0, *STOPPED)]:
+        sys.exit(failures[0])
+    return [] if any(codes) else printed
 
 
 def validation_of(folder: Path) -> dict[str, float]:

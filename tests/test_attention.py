@@ -37,7 +37,7 @@ def test_shown_attention_weights_give_the_output_of_the_layer(radius: int, lengt
 
 
 @pytest.mark.parametrize("radius", [0, 4])
-def test_the_fused_kernel_of_gpus_gives_the_same_features_and_gradients(
+def test_the_call_of_the_fused_kernel_gives_the_same_features_and_gradients(
     radius: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)

@@ -11,9 +11,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.layers import Linear, rotate, select
+
+# Of torch, on a GPU. The one of cuDNN would make a plan for each shape, and batches have many shapes.
+KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class SelfAttention(nn.Module):
@@ -25,7 +29,8 @@ class SelfAttention(nn.Module):
         self.windowed = config.radius > 0
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
-        self.weights = nn.Identity()  # hooks read the attention weights (H, N, S, T) from it
+        # Hooks read the attention weights (H, N, S, T) from it, except in training on a GPU.
+        self.weights = nn.Identity()
         self.project_out = Linear(inner, config.width)
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -43,8 +48,9 @@ class SelfAttention(nn.Module):
             q, k, v = (packed(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)
-        if q.is_cuda and self.training:  # the fused kernel never stores the attention weights
-            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        if q.is_cuda and self.training:  # nothing reads the weights then, so they need not be stored
+            with sdpa_kernel(KERNELS):
+                heads = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
         else:
             # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
             # (scripts/README.md).

@@ -2,7 +2,7 @@
 
 A step is a function of (config, step): the batch plan of (seed, epoch), the learning rate of the step,
 dropout of (seed, step). So the checkpoint `last` holds tensors and a few counters, and a run that continues
-from it equals the run that was never interrupted, bit for bit.
+from it equals the run that was never interrupted, on a CPU bit for bit.
 """
 
 import signal

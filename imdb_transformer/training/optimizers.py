@@ -3,7 +3,7 @@
 Muon makes each update of a matrix orthogonal (Jordan et al. 2024). The tests compare it with torch's Muon.
 The latter always computes in bf16, which is far slower than fp32 on a processor without bf16 products.
 
-Shapes: K matrices, M rows, N columns.
+Shapes: G matrices, M rows, N columns.
 """
 
 import math
@@ -30,8 +30,7 @@ EPS = 1e-7
 class Muon(Optimizer):
     """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2).
 
-    Matrices of one shape are updated together: on a GPU, starting each small product takes longer than
-    computing it.
+    Matrices of one shape are updated together, which needs fewer and larger products.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Muon(Optimizer):
 def orthogonal(
     matrices: Tensor, dtype: torch.dtype = torch.float32, num_iterations: int = NUM_ITERATIONS
 ) -> Tensor:
-    """(K, M, N) -> (K, M, N): each U S V^T becomes about U V^T, by Newton and Schulz's iteration.
+    """(G, M, N) -> (G, M, N): each U S V^T becomes about U V^T, by Newton and Schulz's iteration.
 
     The coefficients trade exactness for speed: singular values end between 0.7 and 1.2, except the smallest.
     With fewer than 5 iterations, the first product X X^T gives a closer start (as in Boissin et al. 2025,
@@ -86,7 +85,7 @@ def orthogonal(
 
 
 def norms(matrices: Tensor) -> Tensor:
-    """(K, M, N) -> (K, 1, 1): the Frobenius norm of each matrix, never zero."""
+    """(G, M, N) -> (G, 1, 1): the Frobenius norm of each matrix, never zero."""
     return matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
 
 

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel
 
 from imdb_transformer import config_file, hardware
@@ -204,8 +203,6 @@ def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
     chosen = hardware.choose(config.train, gpu=gpu)
     if chosen.device.type == "cpu":
         hardware.keep_freed_memory()
-    else:
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for each shape, and shapes differ
     return chosen
 
 
