@@ -32,6 +32,12 @@ def test_the_defaults_are_those_of_base_toml() -> None:
     assert config_file.load("base.toml") == Config()
 
 
+def test_the_encoder_of_large_toml_fits_large_labels_toml() -> None:
+    encoder, classifier = map(config_file.load, ("large.toml", "large-labels.toml"))
+    assert classifier.model.model_copy(update={"embedding_std": encoder.model.embedding_std}) == encoder.model
+    assert classifier.tokenizer == encoder.tokenizer
+
+
 def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
     with pytest.raises(
         ConfigError, match=r"train\.warmup_fractio in section \[train\].*mean train\.warmup_fraction\?"
