@@ -164,3 +164,11 @@ def test_colours_are_printed_only_on_a_terminal_that_wants_them(
     for stream, expected in ((Terminal(), coloured), (io.StringIO(), False)):
         screen.show("error: no", stream)
         assert ("\x1b[1m\x1b[31merror:\x1b[0m no" in stream.getvalue()) == expected
+
+
+def test_an_error_is_the_last_line_where_both_outputs_go_into_one_file(tmp_path: Path) -> None:
+    code = "from imdb_transformer.cli.screen import exit_with\nprint('a table')\nexit_with('error: it broke.', 6)"
+    with (tmp_path / "log").open("w") as log:
+        ended = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=log)
+    assert ended.returncode == 6
+    assert (tmp_path / "log").read_text() == "a table\nerror: it broke.\n"

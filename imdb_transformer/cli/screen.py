@@ -12,7 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, TextIO
 
@@ -162,6 +162,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def exit_with(sentence: str, exit_code: int) -> None:
     """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
     close_bars()
+    with suppress(OSError):
+        sys.stdout.flush()  # the sentence is the last line, also where stdout and stderr go into one file
     show(sentence, sys.stderr, erases_line=True)
     sys.exit(exit_code)
 
