@@ -167,8 +167,11 @@ def test_colours_are_printed_only_on_a_terminal_that_wants_them(
 
 
 def test_an_error_is_the_last_line_where_both_outputs_go_into_one_file(tmp_path: Path) -> None:
-    code = "from imdb_transformer.cli.screen import exit_with\nprint('a table')\nexit_with('error: it broke.', 6)"
+    code = (
+        "from imdb_transformer.cli import screen; print('a table'); screen.exit_with('error: it broke.', 6)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with (tmp_path / "log").open("w") as log:
-        ended = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=log)
+        ended = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=log, env=environment)
     assert ended.returncode == 6
     assert (tmp_path / "log").read_text() == "a table\nerror: it broke.\n"
