@@ -35,7 +35,6 @@ from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_ACCURACY_LOST = 0.0005
-NUM_TRAIN = 10_000  # of train's reviews, which are in a random order
 ORIGINS = {"imdb-encoder": "runs/contrast", "imdb": "imdb-encoder"}
 
 
@@ -76,23 +75,21 @@ def ship(origin: Path, name: str) -> None:
 
 
 def compare(classifier: Path, copy: Path) -> None:
-    """Stops if 8 bits cost more than 0.05 points of accuracy on validation and a part of train together.
+    """Stops if 8 bits cost more than 0.05 points of accuracy on test.
 
-    0.05 points are one review of validation alone. The original has learnt the labels of train, so rounding
-    is more likely to lose a review there than to win one.
+    Of validation's 2,500 reviews, 0.05 points are one. Test has ten times as many. Nothing is chosen by it
+    here: the recipe must be fixed. But it counts as a reading of test (configs/EXPERIMENTS.md).
     """
     config = run.locate(classifier)[0].config.data
-    stored = corpus.ensure(config)
-    correct: dict[str, list[np.ndarray]] = {"original": [], "quantized": []}
-    for split, number in (("validation", None), ("train", NUM_TRAIN)):
-        rows = encoded.rows_of(config, stored, split)
-        texts, labels = rows.texts[:number], np.array(rows.labels[:number])
-        for name, path in (("original", classifier), ("quantized", copy)):
-            logits = load_model(path).logits(texts)
-            correct[name].append(logits.argmax(1) == labels)
-            print(f"{name}: {split} ({len(texts):,}), {score(logits, labels)}", flush=True)
-    before, after = (np.concatenate(each) for each in correct.values())
-    print(f"lost {np.sum(before & ~after)}, won {np.sum(~before & after)} of {len(before):,} reviews")
+    rows = encoded.rows_of(config, corpus.ensure(config), "test")
+    labels = np.array(rows.labels)
+    correct = {}
+    for name, path in (("original", classifier), ("quantized", copy)):
+        logits = load_model(path).logits(rows.texts)
+        correct[name] = logits.argmax(1) == labels
+        print(f"{name}: {score(logits, labels)} on test", flush=True)
+    before, after = correct.values()
+    print(f"lost {np.sum(before & ~after)}, won {np.sum(~before & after)} of {len(labels):,} reviews")
     if after.mean() < before.mean() - MAX_ACCURACY_LOST:
         sys.exit("8 bits cost too much.")
 
