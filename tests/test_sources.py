@@ -137,6 +137,14 @@ def test_a_folder_with_one_table_is_read_as_that_table(
         read(".")
 
 
+def test_no_table_is_read_as_two_splits(tmp_path: Path) -> None:
+    write_csv(tmp_path, ["a", "b"], ["pos", "neg"], "train_test.csv")
+    assert {name: rows.texts for name, rows in read(tmp_path).splits.items()} == {"train": ["a", "b"]}
+    write_csv(tmp_path, ["c", "d"], ["pos", "neg"], "reviews-train.csv")
+    with pytest.raises(DataError, match=r"train_test\.csv is called train and test\. Rename it"):
+        read(tmp_path)
+
+
 def test_a_folder_of_tables_without_train_is_refused_by_their_names(tmp_path: Path) -> None:
     write_csv(tmp_path, ["a", "b"], ["pos", "neg"], "b.csv")
     (tmp_path / "a.csv").write_text("")

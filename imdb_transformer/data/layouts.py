@@ -72,15 +72,16 @@ def tables_by_split(folder: Path, loose: Sequence[Path], data_dir: Path) -> dict
 def files_by_split(folder: Path, data_dir: Path) -> dict[str, list[str]] | None:
     """The files of each split, if `datasets` cannot find them by itself; or None.
 
-    It does not know the name `unsupervised`, and would also read what is stored below the folder. A file
-    whose name contains two splits is left to `datasets`, with all others.
+    It does not know the name `unsupervised`, and would also read what is stored below the folder. Raises
+    DataError if a file's name contains several splits: `datasets` would read it as each of them.
     """
     files: dict[str, list[str]] = {}
     names = sorted(name for name, _ in files_below(folder, data_dir) if tables.is_table(Path(name)))
     for name in names:
         splits = splits_named(Path(name))
         if len(splits) > 1:
-            return None
+            several = " and ".join(sorted(splits, key=SPLITS.index))
+            raise DataError(f"{folder / name} is called {several}. Rename it to the one that it holds.")
         for split in splits:
             files.setdefault(split, []).append(name)
     if data_dir.resolve().is_relative_to(folder.resolve()):

@@ -96,7 +96,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
             warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
         return _read_tables(files, config, classes)
     are_parts = len(loose) > 1 and all(path.name.startswith("part-") for path in loose)  # by Spark
-    if not loose or are_parts or has_card(folder) or (not files and any(map(splits_named, loose))):
+    is_named = any(len(splits_named(path)) == 1 for path in loose)
+    if not loose or are_parts or has_card(folder) or (not files and is_named):
         return _read_hub_layout(folder, config, classes)
     if files or len(loose) == 1:
         return _read_tables(files or {"train": loose[0]}, config, classes)
