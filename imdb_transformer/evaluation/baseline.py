@@ -121,14 +121,14 @@ def conclude(opened: run.Run) -> run.Run:
     logits, labels = validation_logits(opened)
     temperature = fit_temperature(logits, labels, usual=USUAL_TEMPERATURE)
     if opened.config.train.yardstick:
-        _write_yardstick(opened, logits / temperature, labels)
+        write_yardstick(opened, logits / temperature, labels)
     opened = opened.updated(temperature=temperature)
     if is_uneven(labels, len(opened.info.classes)):
         save(predict_split([opened.folder], "validation"))
     return opened
 
 
-def _write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
     """Compares a run's calibrated logits on validation, (N, C), with those of a linear model."""
     config = opened.config.data
     stored = corpus.of_run(config, opened.info.corpus_hash, opened.folder)
