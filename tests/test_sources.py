@@ -141,8 +141,66 @@ def test_no_table_is_read_as_two_splits(tmp_path: Path) -> None:
     write_csv(tmp_path, ["a", "b"], ["pos", "neg"], "train_test.csv")
     assert {name: rows.texts for name, rows in read(tmp_path).splits.items()} == {"train": ["a", "b"]}
     write_csv(tmp_path, ["c", "d"], ["pos", "neg"], "reviews-train.csv")
-    with pytest.raises(DataError, match=r"train_test\.csv is called train and test\. Rename it"):
+    with pytest.warns(DataWarning, match=r"not read: train_test\.csv\."):
+        assert read(tmp_path).splits["train"].texts == ["c", "d"]
+
+
+def write_splits(folder: Path, *names: str) -> dict[str, list[str]]:
+    """Tables of two classes, and the texts that a reader must get from each."""
+    texts = {}
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        texts[name] = [f"good {name}", f"bad {name}"]
+        write_csv(folder, texts[name], ["pos", "neg"], name)
+    return texts
+
+
+@pytest.mark.parametrize("data_dir", [".", "elsewhere"])
+def test_a_folder_may_name_the_split_of_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_dir: str
+) -> None:
+    texts = write_splits(tmp_path, "train/a.csv", "train/train_b.csv", "test/a.csv", "reviews_unsup.csv")
+    monkeypatch.chdir(tmp_path)
+    splits = read(".", data_dir=data_dir).splits
+    assert splits["train"].texts == texts["train/a.csv"] + texts["train/train_b.csv"]
+    assert splits["test"].texts == texts["test/a.csv"]
+    assert splits["unsupervised"].texts == texts["reviews_unsup.csv"]
+
+
+def test_a_split_may_be_named_exactly_and_another_in_a_longer_name(tmp_path: Path) -> None:
+    texts = write_splits(tmp_path, "reviews_train.csv", "test.csv", "test-old.csv", "below/train.csv")
+    with pytest.warns(DataWarning, match=r"not read: test-old\.csv\."):
+        splits = read(tmp_path).splits
+    assert splits["train"].texts == texts["reviews_train.csv"]
+    assert splits["test"].texts == texts["test.csv"]
+
+
+def test_each_part_of_a_split_keeps_its_own_class_names(tmp_path: Path) -> None:
+    """Two files may number the same classes differently."""
+    for i, classes in enumerate((["bad", "good"], ["good", "bad"])):
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=classes)}
+        )
+        table = datasets.Dataset.from_dict({"text": [f"{i}a", f"{i}b"], "label": [0, 1]}, features=features)
+        table.to_parquet(tmp_path / f"train-0000{i}-of-00002.parquet")
+    reviews = read(tmp_path)
+    assert reviews.classes == ("bad", "good")
+    assert reviews.splits["train"].texts == ["0a", "0b", "1a", "1b"]
+    assert reviews.splits["train"].labels == [0, 1, 1, 0]
+
+
+def test_parts_of_a_table_follow_the_rules_of_one_table(tmp_path: Path) -> None:
+    """Labels and texts stay as they are written, an empty part counts for nothing, errors name the file."""
+    (tmp_path / "part-0.csv").write_text("text;label\nNone;01\nNA;true\n")
+    (tmp_path / "part-1.csv").write_text("")
+    (tmp_path / "part-2.csv").write_text("text;label\nc;1.50\ntorn\n")
+    (tmp_path / "._part-0.csv").write_bytes(b"\0\5")
+    with pytest.raises(DataError, match=r"part-2\.csv: line 3"):
         read(tmp_path)
+    with pytest.warns(DataWarning, match="rows left out: 1"):
+        reviews = read(tmp_path, bad_rows="skip")
+    assert reviews.splits["train"].texts == ["None", "NA", "c"]
+    assert reviews.classes == ("01", "1.50", "true")
 
 
 def test_a_folder_of_tables_without_train_is_refused_by_their_names(tmp_path: Path) -> None:
@@ -165,9 +223,14 @@ def test_the_parts_of_a_table_are_read_together(tmp_path: Path) -> None:
 def test_a_damaged_file_in_the_hubs_layout_gets_a_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"PAR1 and then nothing")
+    folder = write_hub_layout(tmp_path / "imdb")
+    damaged = folder / "plain_text" / "train-00000-of-00001.parquet"
+    damaged.write_bytes(b"PAR1 and then nothing")
     with pytest.raises(DataError, match="`datasets` cannot load"):
-        read(tmp_path)
+        read(folder)
+    (folder / "README.md").unlink()
+    with pytest.raises(DataError, match="cannot be read as PARQUET"):
+        read(folder)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -263,9 +326,8 @@ def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path:
 
 
 def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
-    for name in ("train.csv", "reviews_test.csv", "unlabeled.csv"):
-        write_csv(tmp_path, ["a", "b"], ["pos", "neg"], name)
-    with pytest.warns(DataWarning, match=r"not read: reviews_test\.csv, unlabeled\.csv"):
+    write_splits(tmp_path, "train.csv", "train-old.csv", "unlabeled.csv")
+    with pytest.warns(DataWarning, match=r"not read: train-old\.csv, unlabeled\.csv"):
         assert [*read(tmp_path).splits] == ["train"]
 
 
@@ -338,7 +400,7 @@ def test_bad_rows_of_the_hubs_layout_can_be_left_out(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "train-00000-of-00001.parquet")
     with pytest.raises(DataError, match="row 2 has no 'text'"):
         read(tmp_path)
-    with pytest.warns(DataWarning, match=r"left out: 2(.|\n)*row 3 of train has no label"):
+    with pytest.warns(DataWarning, match=r"left out: 2(.|\n)*parquet: row 3 has no label"):
         assert read(tmp_path, bad_rows="skip").splits["train"].texts == ["a", "d"]
 
 

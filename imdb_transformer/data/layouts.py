@@ -2,13 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
 from imdb_transformer.errors import DataError
 from imdb_transformer.store import run
+
+MAX_HEADER_BYTES = 1 << 20
+HEADER = re.compile(rb"---\r?\n.*?\n---", re.DOTALL)  # of a README.md on the hub
 
 # In the folder for stored corpora: corpora, encoded splits, tokenizers, and what is hidden.
 STORED = re.compile(r"\..*|encoded|tokenizers|.*-[0-9a-f]{8}")
@@ -32,9 +35,13 @@ def is_hidden(path: Path) -> bool:
 
 
 def has_card(folder: Path) -> bool:
-    """Whether a folder has a README.md like those on the hub, whose header may assign files to splits."""
+    """Whether a folder has a README.md like those on the hub, whose header assigns files to splits."""
     path = folder / "README.md"
-    return path.is_file() and path.read_bytes()[:3] == b"---"
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        header = HEADER.match(file.read(MAX_HEADER_BYTES))
+    return header is not None and b"\nconfigs:" in header[0]
 
 
 def splits_named(path: Path) -> set[str]:
@@ -49,44 +56,41 @@ def is_test_alone(folder: Path) -> bool:
     return "test" in names and not names & {"train", "validation"}
 
 
-def tables_by_split(folder: Path, loose: Sequence[Path], data_dir: Path) -> dict[str, Path]:
-    """The table files by split: `test.csv` and the like, or else one `reviews_test.csv` for each split.
+def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
+    """The tables of each split. Under "" are those whose names say no split, or several.
 
-    Other layouts are left to `datasets`: Parquet files with longer names, and several files of a split.
+    A table's split is in its name, or else in the name of a folder that it is in. `train.csv` alone is train,
+    even if there is a `train-old.csv`. If the folder itself has `train.csv` or the like, or only tables
+    without a split, those in its subfolders are left out.
     """
-    files: dict[str, Path] = {}
-    for path in loose:
-        if split := split_of_name(path):
-            if split in files:
-                raise DataError(f"{folder} has two files for {split}: {files[split].name} and {path.name}.")
-            files[split] = path
-    if files or has_card(folder):
-        return files
-    pairs = [(split, path) for path in loose for split in splits_named(path)]
-    files = dict(pairs)
-    is_parquet = all(tables.suffix_of(path) == ".parquet" for path in loose)
-    has_more = any("/" in name and tables.is_table(Path(name)) for name, _ in files_below(folder, data_dir))
-    return {} if is_parquet or has_more or not len(files) == len(pairs) == len({*files.values()}) else files
+    names = [Path(name) for name, _ in files_below(folder, data_dir)]
+    names = [name for name in names if not any(map(is_hidden, map(Path, name.parts)))]
+    tables_below = [name for name in names if tables.is_table(name)]
+    top = [
+        name for name in names if len(name.parts) == 1 and (name in tables_below or is_unlabelled_text(name))
+    ]
+    exact = {split: [name for name in top if split_of_name(name) == split] for split in SPLITS}
+    for split, alike in exact.items():
+        if len(alike) > 1:
+            raise DataError(f"{folder} has two files for {split}: {alike[0]} and {alike[1]}.")
+    has_exact = any(exact[split] for split in SPLITS if split != "unsupervised")
+    is_unnamed = top and not any(map(splits_named, top))
+    files: dict[str, list[Path]] = {}
+    for name in top if has_exact or is_unnamed else sorted({*top, *tables_below}):
+        split = split_of(name)
+        is_spare = has_exact and exact.get(split) not in ([], [name])
+        files.setdefault("" if is_spare else split, []).append(folder / name)
+    return files
 
 
-def files_by_split(folder: Path, data_dir: Path) -> dict[str, list[str]] | None:
-    """The files of each split, if `datasets` cannot find them by itself; or None.
+def split_of(name: Path) -> str:
+    """The split of a file by its name, or else by the folders in its path; empty if unknown.
 
-    It does not know the name `unsupervised`, and would also read what is stored below the folder. Raises
-    DataError if a file's name contains several splits: `datasets` would read it as each of them.
+    >>> split_of(Path("test/part-0.csv")), split_of(Path("train_test.csv"))
+    ('test', '')
     """
-    files: dict[str, list[str]] = {}
-    names = sorted(name for name, _ in files_below(folder, data_dir) if tables.is_table(Path(name)))
-    for name in names:
-        splits = splits_named(Path(name))
-        if len(splits) > 1:
-            several = " and ".join(sorted(splits, key=SPLITS.index))
-            raise DataError(f"{folder / name} is called {several}. Rename it to the one that it holds.")
-        for split in splits:
-            files.setdefault(split, []).append(name)
-    if data_dir.resolve().is_relative_to(folder.resolve()):
-        return files or {"train": names}
-    return files if "unsupervised" in files else None
+    splits = next(filter(None, map(splits_named, map(Path, reversed(name.parts)))), set())
+    return splits.pop() if len(splits) == 1 else ""
 
 
 def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:

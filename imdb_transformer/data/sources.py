@@ -7,6 +7,7 @@ import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,7 @@ import pyarrow as pa
 import yaml
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import archive, demo, tables
-from imdb_transformer.data.layouts import (
-    files_below,
-    files_by_split,
-    has_card,
-    is_hidden,
-    is_unlabelled_text,
-    split_of_name,
-    splits_named,
-    tables_by_split,
-)
+from imdb_transformer.data import archive, demo, layouts, tables
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
@@ -71,7 +62,7 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         return _read_folder(path, config, classes)
     is_text = tables.suffix_of(path) == ".txt"
     if tables.is_table(path) or (is_text and not config.label_column):
-        return _read_tables({"train": path}, config, classes)
+        return _read_tables({"train": [path]}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return archive.read_archive(path, encoding=config.encoding)
     endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
@@ -84,26 +75,28 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     if root:
         with _bad_rows(config) as bad_row:
             return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
-    present = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
-    loose = [path for path in present if tables.is_table(path) or is_unlabelled_text(path)]
-    files = tables_by_split(folder, loose, Path(config.data_dir))
-    others = [path for path in loose if path not in files.values()]
-    if files.keys() == {"unsupervised"} and len(others) == 1:
-        files["train"] = others[0]
-    if files and ("train" in files or classes):
-        known = [path for path in present if path in loose or split_of_name(path)]
-        if unused := ", ".join(path.name for path in known if path not in files.values()):
-            warn(f"{folder}: not read: {unused:.200}. The names of the others say which split they are.")
-        return _read_tables(files, config, classes)
-    are_parts = len(loose) > 1 and all(path.name.startswith("part-") for path in loose)  # by Spark
-    is_named = any(len(splits_named(path)) == 1 for path in loose)
-    if not loose or are_parts or has_card(folder) or (not files and is_named):
-        return _read_hub_layout(folder, config, classes)
-    if files or len(loose) == 1:
-        return _read_tables(files or {"train": loose[0]}, config, classes)
-    names = ", ".join(path.name for path in loose[:10])
-    advice = "Name one of them as the source, or rename them to train and test."
-    raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
+    files = layouts.tables_by_split(folder, Path(config.data_dir))
+    in_folder = [path for path in chain(*files.values()) if path.parent == folder]
+    if layouts.has_card(folder) and not any(map(layouts.split_of_name, in_folder)):
+        return _read_card(folder, config, classes)
+    unnamed = files.pop("", [])
+    if not files and not unnamed:
+        raise DataError(
+            f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
+        )
+    are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
+    if files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
+        files["train"] = unnamed
+    elif not files:
+        names = ", ".join(path.name for path in unnamed[:10])
+        advice = "Name one of them as the source, or rename them to train and test."
+        raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
+    read_files = {*chain(*files.values())}
+    others = [path for path in folder.iterdir() if layouts.split_of_name(path) and path.is_file()]
+    if unread := sorted(str(path.relative_to(folder)) for path in {*unnamed, *others} - read_files):
+        names = ", ".join(unread)
+        warn(f"{folder}: not read: {names:.200}. The names of the others say which split they are.")
+    return _read_tables(files, config, classes)
 
 
 @contextmanager
@@ -116,28 +109,44 @@ def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
         warn("\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported]))
 
 
-def _read_tables(files: dict[str, Path], config: DataConfig, classes: Sequence[str]) -> Reviews:
+def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str]) -> Reviews:
+    columns: NamedColumns = {}
+    places: dict[str, list[tuple[Path, int]]] = {}
     with _bad_rows(config) as bad_row:
-        columns: NamedColumns = {}
-        numbers = {}
-        for split, path in sorted(files.items(), key=lambda item: SPLITS.index(item[0])):  # train first
-            needed = _columns_needed(split, config)
-            try:
-                schema, blocks = tables.open_table(
-                    path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
-                )
-            except DataError as error:
-                advice = suggested_options(path, config.encoding, *needed)
-                if advice and columns:  # an earlier table has the columns
-                    advice = SAME_COLUMNS.format(files[next(iter(columns))])
-                raise DataError(f"{error}{advice}") from None
-            columns[split], numbers[split] = _columns(blocks, schema, split, config, path, bad_row)
-            if not numbers[split]:
-                raise DataError(f"{path} has a header and no rows that can be read.")
+        for split in (name for name in SPLITS if name in files):  # train first
+            texts, labels = columns.setdefault(split, ([], []))
+            places[split] = []
+            for path in files[split]:
+                if path.stat().st_size == 0 and len(files[split]) > 1:  # a part without rows
+                    continue
+                first = files[next(iter(columns))][0]
+                part, numbers = _read_table(path, split, config, bad_row, first)
+                texts += part[0]
+                labels += part[1]
+                places[split] += [(path, number) for number in numbers]
+            if not texts:
+                raise DataError(f"{files[split][0]} has a header and no rows that can be read.")
         return from_named_labels(
             columns, origin=config.source, classes=classes, labelled=bool(config.label_column),
-            bad_row=bad_row, place=lambda split, i: tables.place(files[split], numbers[split][i]),
+            bad_row=bad_row, place=lambda split, i: tables.place(*places[split][i]),
         )  # fmt: skip
+
+
+def _read_table(
+    path: Path, split: str, config: DataConfig, bad_row: tables.Report, first: Path
+) -> tuple[tuple[list[str], list[object]], list[int]]:
+    """The texts and labels of one table, and their row numbers. `first` is the table that was read first."""
+    needed = _columns_needed(split, config)
+    try:
+        schema, blocks = tables.open_table(
+            path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
+        )
+    except DataError as error:
+        advice = suggested_options(path, config.encoding, *needed)
+        if advice and path != first:  # it has the columns
+            advice = SAME_COLUMNS.format(first)
+        raise DataError(f"{error}{advice}") from None
+    return _columns(blocks, schema, split, config, path, bad_row)
 
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
@@ -177,13 +186,8 @@ def _columns(
     return (texts, labels), numbers
 
 
-def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
-    """Reviews of a folder in the hub's layout, read by `datasets`."""
-    data_dir = Path(config.data_dir)
-    if not any(tables.is_table(Path(name)) for name, _ in files_below(folder, data_dir)):
-        raise DataError(
-            f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
-        )
+def _read_card(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
+    """Reviews of a folder in the hub's layout, whose card says which files are which split."""
     import datasets
 
     with ExitStack() as stack:
@@ -193,8 +197,7 @@ def _read_hub_layout(folder: Path, config: DataConfig, classes: Sequence[str]) -
         stack.callback(datasets.logging.set_verbosity, datasets.logging.get_verbosity())
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="imdb-tx-"))
-        files = None if has_card(folder) else files_by_split(folder, data_dir)
-        return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache, data_files=files)
+        return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache)
 
 
 def _load_dataset(
