@@ -12,7 +12,7 @@ import pytest
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, sources
 from imdb_transformer.data.reviews import Reviews
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, DataWarning
 from tests.test_sources import read
 
 FILES = {
@@ -177,6 +177,28 @@ def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> Non
     assert read(f"{served}/tiny.tar.gz") == read(path)
     with pytest.raises(DataError, match="File not found"):
         read(f"{served}/none.tar.gz")
+
+
+def test_hidden_files_and_folders_are_no_reviews(tmp_path: Path) -> None:
+    """macOS adds `._0_9.txt` to archives, and Jupyter a folder."""
+    hidden = {"aclImdb/train/pos/._0_9.txt": "\0\5", "aclImdb/train/.ipynb_checkpoints/0.txt": "a copy"}
+    plain = read(make_archive(tmp_path / "plain.tar.gz"))
+    both = make_archive(tmp_path / "both.tar.gz", files=hidden | FILES)
+    assert read(both) == plain
+    with tarfile.open(both) as archive:
+        archive.extractall(tmp_path / "tree", filter="data")
+    assert as_sets(read(tmp_path / "tree")) == as_sets(plain)
+
+
+def test_reviews_of_an_archive_in_another_encoding_can_be_left_out(tmp_path: Path) -> None:
+    files = FILES | {"aclImdb/train/neg/1_1.txt": "Bad."}
+    path = make_archive(tmp_path / "r.tar.gz", files=files)
+    content = gzip.decompress(path.read_bytes()).replace(b"Dull", b"D\xfcll")
+    path.write_bytes(gzip.compress(content))
+    with pytest.warns(DataWarning, match=r"rows left out: 1(.|\n)*neg/0_1\.txt is not UTF-8"):
+        reviews = read(path, bad_rows="skip")
+    assert "Bad." in reviews.splits["train"].texts
+    assert len(reviews.splits["train"].texts) == 3
 
 
 def test_a_member_in_a_folder_called_dot_is_read(tmp_path: Path) -> None:

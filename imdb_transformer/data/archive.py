@@ -30,7 +30,8 @@ MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/[^/]+/[^/]+\.txt$")
+# Not a hidden file, such as those that macOS adds (`._1.txt`), or one in a hidden folder.
+REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/(?!\.)[^/]+/(?!\.)[^/]+\.txt$")
 READING = "reading file"
 
 
@@ -39,13 +40,13 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def read_url(url: str, *, encoding: str) -> Reviews:
-    """Reviews of an archive at a URL, downloaded to a temporary file."""
+def read_url(url: str, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
+    """Reviews of an archive at a URL, downloaded to a temporary file; `bad_row` as in `read_tree`."""
     with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
         for chunk in _fetched(url):
             file.write(chunk)
         file.flush()
-        return read_archive(Path(file.name), origin=url, encoding=encoding)
+        return read_archive(Path(file.name), origin=url, encoding=encoding, bad_row=bad_row)
 
 
 def _fetched(url: str) -> Iterator[bytes]:
@@ -63,8 +64,13 @@ def _fetched(url: str) -> Iterator[bytes]:
         raise DataError(f"{url} cannot be fetched: {getattr(error, 'reason', error)}.") from None
 
 
-def read_archive(path: Path, *, origin: str = "", encoding: str = "utf-8") -> Reviews:
-    """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it."""
+def read_archive(
+    path: Path, *, origin: str = "", encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse
+) -> Reviews:
+    """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it.
+
+    `bad_row` is called as in `read_tree`.
+    """
     origin, encoding = origin or str(path), check_encoding(encoding)
     try:
         with path.open("rb") as file:
@@ -72,7 +78,7 @@ def read_archive(path: Path, *, origin: str = "", encoding: str = "utf-8") -> Re
         with gzip.open(path) if is_gzip else path.open("rb") as file:
             stream = _Guarded(file, origin)  # type: ignore[arg-type]
             with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-                reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding)
+                reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding, bad_row)
             while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
                 pass
             return reviews
@@ -107,7 +113,8 @@ class _Guarded:
 def root_of_tree(folder: Path, split: str = "train") -> Path | None:
     """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
     roots = (folder, folder / "aclImdb")
-    return next((root for root in roots if any(root.glob(f"{split}/*/*.txt"))), None)
+    paths = ((root, path) for root in roots for path in root.glob(f"{split}/*/*.txt"))
+    return next((root for root, path in paths if REVIEW.search(path.as_posix())), None)
 
 
 def read_tree(
@@ -141,7 +148,7 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 
 
 def _collect(
-    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None] = refuse,
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None],
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
     columns: NamedColumns = {}

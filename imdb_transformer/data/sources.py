@@ -54,7 +54,8 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     if source == "hub":
         return _load_dataset(HUB_NAME, DataConfig(), classes, hint=WITHOUT_NETWORK)
     if archive.is_url(source):
-        return archive.read_url(source, encoding=config.encoding)
+        with _bad_rows(config) as bad_row:
+            return archive.read_url(source, encoding=config.encoding, bad_row=bad_row)
     path = Path(source)
     if not path.exists():
         raise DataError(f"{source!r} is not a source: there is no file or folder {path.absolute()}.")
@@ -64,7 +65,8 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     if tables.is_table(path) or (is_text and not config.label_column):
         return _read_tables({"train": [path]}, config, classes)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        return archive.read_archive(path, encoding=config.encoding)
+        with _bad_rows(config) as bad_row:
+            return archive.read_archive(path, encoding=config.encoding, bad_row=bad_row)
     endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
