@@ -138,6 +138,14 @@ def test_what_is_stored_below_a_source_is_not_read_with_it(
     assert sum(each.num_rows for each in corpus.ensure(inside).manifest.statistics) == 110
 
 
+def test_a_log_that_grows_beside_the_tables_changes_nothing(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [f"t{j}" for j in range(50)], ["a", "b"] * 25)
+    source = DataConfig(source=str(tmp_path), data_dir=str(tmp_path / "store"))
+    assert corpus.ensure(source).is_new
+    (tmp_path / "nohup.out").write_text("a warning")
+    assert not corpus.ensure(source).is_new
+
+
 def test_a_run_finds_its_reviews_if_their_source_has_another_path_now(tmp_path: Path) -> None:
     link = tmp_path / "latest.jsonl"
     for i in range(2):
@@ -266,7 +274,7 @@ def test_a_source_that_is_also_the_data_folder_is_imported_once(tmp_path: Path) 
     for name in ("encoded", "tokenizers"):
         (folder / name).mkdir()
     assert not corpus.ensure(config(folder, tmp_path)).is_new
-    (folder / "more" / "notes").touch()
+    (folder / "more" / "notes.txt").touch()
     assert corpus.ensure(config(folder, tmp_path)).is_new
 
 

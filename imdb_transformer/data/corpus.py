@@ -210,7 +210,8 @@ def fingerprint_of(config: DataConfig) -> str:
         return ""
     stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
     for name, status in layouts.files_below(path, Path(config.data_dir)):
-        stats += [name, status.st_size, status.st_mtime_ns]
+        if name.lower().endswith(layouts.READ_SUFFIXES):  # a log in the folder may change
+            stats += [name, status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 

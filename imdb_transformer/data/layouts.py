@@ -13,6 +13,9 @@ from imdb_transformer.store import run
 MAX_HEADER_BYTES = 1 << 20
 HEADER = re.compile(rb"---\r?\n.*?\n---", re.DOTALL)  # of a README.md on the hub
 
+READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
+"""of the files that may be read, in lower case"""
+
 # In the folder for stored corpora: corpora, encoded splits, tokenizers, and what is hidden.
 STORED = re.compile(r"\..*|encoded|tokenizers|.*-[0-9a-f]{8}")
 
