@@ -11,22 +11,9 @@ from scipy.special import softmax
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.compare import pair_of
-from imdb_transformer.evaluation.evaluate import (
-    evaluate,
-    measured,
-    predict_split,
-    save,
-    validation_logits,
-)
-from imdb_transformer.evaluation.scores import (
-    USUAL_TEMPERATURE,
-    Evaluation,
-    Score,
-    fit_temperature,
-    is_uneven,
-    score,
-)
+from imdb_transformer.evaluation.evaluate import evaluate, measured, predict_split, save, validation_logits
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
@@ -43,7 +30,7 @@ class Baseline(BaseModel):
     run: str
     weighting: Weighting
     num_ngrams: int
-    validation: Score | None
+    validation: scores.Score | None
 
 
 def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baseline:
@@ -64,14 +51,14 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     validation = None
     if config.data.held_out_fraction:
         logits, labels = validation_logits(opened)
-        validation = score(logits, labels)
+        validation = scores.score(logits, labels)
         counters = {"best": validation.model_dump()}
-        opened = opened.updated(temperature=fit_temperature(logits, labels), counters=counters)
+        opened = opened.updated(temperature=scores.fit_temperature(logits, labels), counters=counters)
     opened.with_status("finished")
     return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
 
 
-def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, Evaluation]:
+def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, scores.Evaluation]:
     """Evaluations of the linear runs in the same folder that learnt the same reviews, by their folder.
 
     A run that was not evaluated on this split is evaluated now, in seconds. A damaged run is left out.
@@ -119,11 +106,11 @@ def conclude(opened: run.Run) -> run.Run:
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
-    temperature = fit_temperature(logits, labels, usual=USUAL_TEMPERATURE)
+    temperature = scores.fit_temperature(logits, labels, usual=scores.USUAL_TEMPERATURE)
     if opened.config.train.yardstick:
         write_yardstick(opened, logits / temperature, labels)
     opened = opened.updated(temperature=temperature)
-    if is_uneven(labels, len(opened.info.classes)):
+    if scores.is_uneven(labels, len(opened.info.classes)):
         save(predict_split([opened.folder], "validation"))
     return opened
 
@@ -138,7 +125,8 @@ def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArr
     except DataError:  # too few or too short
         return
     linear_logits = linear.logits(held_out.texts)
-    mean = softmax(logits, axis=1) + softmax(linear_logits / fit_temperature(linear_logits, labels), axis=1)
+    calibrated = linear_logits / scores.fit_temperature(linear_logits, labels)
+    mean = softmax(logits, axis=1) + softmax(calibrated, axis=1)
     alone, correct, together = (each.argmax(1) == labels for each in (linear_logits, logits, mean))
     pair = pair_of("nb", str(opened.folder), alone, correct)
     better = correct if pair.difference > 0 else alone

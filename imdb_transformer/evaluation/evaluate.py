@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.corpus import corpus_folder
 from imdb_transformer.data.layouts import is_test_alone
 from imdb_transformer.data.reviews import Rows, joined
 from imdb_transformer.data.tables import is_table
@@ -121,7 +120,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
         split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
     )  # fmt: skip
-    file = _file(located, split, "" if source is None else corpus_folder(config).name)
+    file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
     is_of_run = source is None and located[0][1].is_dir()  # not an exported file
     page = opened.reports / "report.html" if is_of_run else file.with_suffix(".html")
     return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)

@@ -19,7 +19,6 @@ from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import write_whole
-from imdb_transformer.store.run import Weighting
 
 FILE_NAME = "ngrams.txt"
 PART = 1000  # texts predicted at a time
@@ -35,7 +34,7 @@ WORDS = r"\w+|[^\w\s]+"
 class LinearModel:
     """TF-IDF (`tfidf`) or presence (`nb`) of n-grams, and a weight for each. It is its own vocabulary."""
 
-    weighting: Weighting
+    weighting: run.Weighting
     ngrams: list[str]  # in the order of the weights; a run has them in `ngrams.txt`, one on each line
     scale: NDArray[np.float32]  # (F,): inverse document frequencies; ones for nb
     weights: NDArray[np.float32]  # (C or 1, F)
@@ -101,7 +100,7 @@ class LinearModel:
 
 
 def fit(
-    weighting: Weighting, texts: list[str], labels: NDArray[np.int64], *, num_classes: int
+    weighting: run.Weighting, texts: list[str], labels: NDArray[np.int64], *, num_classes: int
 ) -> LinearModel:
     """A linear model of labelled texts.
 
@@ -147,7 +146,7 @@ def _hash_of(ngrams: list[str]) -> str:
     return hashlib.sha256("\n".join(ngrams).encode()).hexdigest()
 
 
-def vectorizer(weighting: Weighting, **options: Any) -> Any:
+def vectorizer(weighting: run.Weighting, **options: Any) -> Any:
     """Scikit-learn's reader of texts: (N, F) weighted n-grams, sparse."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 

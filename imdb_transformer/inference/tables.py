@@ -12,14 +12,7 @@ from pyarrow import csv, parquet
 
 from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.data.tables import (
-    ENDINGS,
-    Report,
-    is_table,
-    open_table,
-    suffix_of,
-    with_text,
-)
+from imdb_transformer.data.tables import ENDINGS, Report, is_table, open_table, suffix_of, with_text
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import Prediction
 from imdb_transformer.store.files import whole_file, why_unwritable

@@ -18,7 +18,6 @@ from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
-from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
@@ -40,7 +39,7 @@ class Update(NamedTuple):
 
 
 def training_loop(
-    opened: Run, prepared: Prepared, learner: Learner, counters: Counters, world: World,
+    opened: Run, prepared: Prepared, learner: Learner, counters: checkpoints.Counters, world: World,
     stops: list[signal.Signals],
 ) -> Iterator[Update]:  # fmt: skip
     """Trains from where the learner and the counters are to the end; yields after each step.

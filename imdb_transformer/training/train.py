@@ -21,14 +21,7 @@ from imdb_transformer.evaluation.scores import ClassScore, Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
-from imdb_transformer.training import starting_weights
-from imdb_transformer.training.checkpoints import (
-    Counters,
-    check_space,
-    counters_of,
-    resume_from,
-    save_checkpoint,
-)
+from imdb_transformer.training import checkpoints, starting_weights
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
@@ -115,7 +108,7 @@ def training_steps(
         chosen = prepared.hardware
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
             learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
-            counters = resume_from(opened, begin_from, learner, world)
+            counters = checkpoints.resume_from(opened, begin_from, learner, world)
             for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
@@ -139,7 +132,7 @@ def begin(
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
-    check_space(folder, learner)
+    checkpoints.check_space(folder, learner)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
     length = prepared.tokenizer.characters_per_piece(sample)
     if init_from := prepared.config.train.init_from:
@@ -159,7 +152,7 @@ def begin(
         requested_hash=config_file.hash_of(config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         teachers=tuple(str(path if run.locate(path)[0].is_shipped else path.resolve()) for path in teachers),
-        fill=lambda new: save_checkpoint(new, run.LAST, learner, Counters()),
+        fill=lambda new: checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters()),
     )
     return prepared
 
@@ -211,7 +204,7 @@ def result_of(folder: Folder) -> TrainingResult:
     opened, _ = run.locate(Path(folder))
     name: run.CheckpointName = "best" if opened.info.pruned else run.LAST
     meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=opened.info.tokenizer_hash)
-    counters = counters_of(opened.info.counters or meta.counters)
+    counters = checkpoints.counters_of(opened.info.counters or meta.counters)
     return TrainingResult(
         run=str(opened.folder),
         kind=opened.info.kind,
