@@ -14,8 +14,8 @@ from imdb_transformer.data import demo
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.export import export
+from imdb_transformer.inference.predicted_tables import open_reviews
 from imdb_transformer.inference.predictor import Predictor, unfamiliar
-from imdb_transformer.inference.tables import open_reviews
 from imdb_transformer.store import run
 from imdb_transformer.training.train import begin
 from tests.conftest import imdb_tx, write_jsonl

@@ -13,7 +13,7 @@ from imdb_transformer.config import DataConfig, TokenizerConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import USER_ERRORS, ConfigError, DataError, RunError
-from imdb_transformer.inference import restart
+from imdb_transformer.inference import predicted_tables
 from imdb_transformer.store import checkpoint, metrics, run
 
 DEEP = b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -21,7 +21,7 @@ DEEP = b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 
 def _begun(folder: Path) -> None:
     (folder / "call.json").rename(folder / ".out.csv.parts" / "call.json")
-    with restart.claimed(folder / "out.csv", {}, resume=True):
+    with predicted_tables.claimed(folder / "out.csv", {}, resume=True):
         pass
 
 

@@ -18,7 +18,7 @@ from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.rows import iter_lines
 from imdb_transformer.data.tables import Report, open_table
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference import tables
+from imdb_transformer.inference import predicted_tables
 from imdb_transformer.inference.predictor import Prediction, Predictor
 from tests.conftest import imdb_tx
 
@@ -27,12 +27,12 @@ from tests.conftest import imdb_tx
 def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Path, suffix: str) -> None:
     table = pa.table({"id": ["3", "1", "007"], "text": ["a good film", 'bad, "very" bad', "two\nlines ☺"]})
     path = tmp_path / f"out{suffix}"
-    schema = tables.output_schema(table.schema)
+    schema = predicted_tables.output_schema(table.schema)
     predicted = [
-        tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
+        predicted_tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
         for part in (table[:1], table[1:])
     ]
-    tables.write_tables(predicted, schema, path)
+    predicted_tables.write_tables(predicted, schema, path)
     out = read_table(path)
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
@@ -49,26 +49,26 @@ def test_bytes_are_refused_before_the_work_where_the_format_has_only_text(
     tmp_path: Path, suffix: str, kind: pa.DataType
 ) -> None:
     schema = pa.schema({"text": pa.string(), "image": kind})
-    tables.check_output(tmp_path / "out.parquet", schema)
+    predicted_tables.check_output(tmp_path / "out.parquet", schema)
     with pytest.raises(ConfigError, match=r"cannot hold column 'image' \(.*\); write \.parquet"):
-        tables.check_output(tmp_path / f"out{suffix}", schema)
+        predicted_tables.check_output(tmp_path / f"out{suffix}", schema)
 
 
 def test_a_type_that_csv_does_not_have_is_refused_before_the_work(tmp_path: Path) -> None:
     schema = pa.schema({"text": pa.string(), "id": pa.uuid()})
     with pytest.raises(ConfigError, match=r"column 'id' \(.*uuid.*\); write \.jsonl or \.parquet"):
-        tables.check_output(tmp_path / "out.csv", schema)
+        predicted_tables.check_output(tmp_path / "out.csv", schema)
     ids = pa.array([b"0123456789abcdef"], pa.uuid())
     table = pa.table({"text": ["good"], "id": ids})
     for suffix in (".jsonl", ".parquet"):
-        tables.check_output(tmp_path / f"out{suffix}", schema)
-        tables.write_tables([table], schema, tmp_path / f"out{suffix}")
+        predicted_tables.check_output(tmp_path / f"out{suffix}", schema)
+        predicted_tables.write_tables([table], schema, tmp_path / f"out{suffix}")
     assert json.loads((tmp_path / "out.jsonl").read_text())["id"] == str(ids[0].as_py())
 
 
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "n": [math.nan, 1.5], "m": [[math.inf], [2.0]]})
-    tables.write_tables([table], table.schema, tmp_path / "out.jsonl")
+    predicted_tables.write_tables([table], table.schema, tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["n"], row["m"]) for row in rows] == [(None, [None]), (1.5, [2.0])]
 
@@ -77,7 +77,7 @@ def test_a_categorical_column_may_be_the_text_and_lists_may_hold_views(tmp_path:
     texts = pa.array(["good", "bad", "good"]).dictionary_encode()
     lists = pa.array([["x"], None, ["y"]], pa.list_(pa.string_view()))
     pq.write_table(pa.table({"text": texts, "tags": lists}), tmp_path / "r.parquet")
-    _, parts = tables.open_reviews(tmp_path / "r.parquet", "text")
+    _, parts = predicted_tables.open_reviews(tmp_path / "r.parquet", "text")
     table = pa.concat_tables(parts)
     assert table.column("text").to_pylist() == ["good", "bad", "good"]
     assert table.column("tags").to_pylist() == [["x"], None, ["y"]]
@@ -89,7 +89,7 @@ def read_table(path: Path) -> pa.Table:
 
 
 def texts_of(path: Path, column: str = "text", bad_row: Report = refuse) -> list[str]:
-    _, parts = tables.open_reviews(path, column, bad_row=bad_row)
+    _, parts = predicted_tables.open_reviews(path, column, bad_row=bad_row)
     return [text for part in parts for text in part.column(column).to_pylist()]
 
 
@@ -140,8 +140,8 @@ def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    schema, parts = tables.open_reviews(path, "text")
-    tables.write_tables(parts, schema, tmp_path / "out.jsonl")
+    schema, parts = predicted_tables.open_reviews(path, "text")
+    predicted_tables.write_tables(parts, schema, tmp_path / "out.jsonl")
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
 
 
@@ -152,14 +152,14 @@ def test_a_column_may_be_empty_in_the_first_block_and_text_in_the_next(
     path = tmp_path / "r.jsonl"
     notes = [None, None, None, "late"]
     path.write_text("".join(json.dumps({"text": "x" * 60, "note": note}) + "\n" for note in notes))
-    _, parts = tables.open_reviews(path, "text")
+    _, parts = predicted_tables.open_reviews(path, "text")
     assert [note for part in parts for note in part.column("note").to_pylist()] == notes
 
 
 def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"text": [f"review {i}" for i in range(25_000)]}), path)
-    _, parts = tables.open_reviews(path, "text")
+    _, parts = predicted_tables.open_reviews(path, "text")
     sizes = [part.num_rows for part in parts]
     assert sum(sizes) == 25_000
     assert max(sizes) <= 2000
@@ -176,7 +176,7 @@ def test_long_rows_are_read_few_at_a_time(
         path.write_text("\n".join(texts))
     else:
         pq.write_table(pa.table({"text": texts}), path)
-    _, parts = tables.open_reviews(path, "text")
+    _, parts = predicted_tables.open_reviews(path, "text")
     read = [part.column("text").to_pylist() for part in parts]
     assert [text for part in read for text in part] == texts
     assert max(sum(map(len, part)) for part in read) < 200_000
@@ -190,7 +190,7 @@ def test_equal_rows_that_parquet_stores_once_are_read_few_at_a_time(
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"text": ["a" * 5_000] * 5_000}), path)
     assert path.stat().st_size < 50_000
-    _, parts = tables.open_reviews(path, "text")
+    _, parts = predicted_tables.open_reviews(path, "text")
     sizes = [part.nbytes for part in parts]
     assert sum(sizes) > 25_000_000
     assert max(sizes) < 700_000
@@ -209,7 +209,7 @@ def test_a_text_over_the_size_limit_is_reported_by_its_row(
     else:
         schema = pa.schema({"text": pa.string(), "label": pa.string()})
         table = pa.table({"text": texts, "label": ["x", "y", "x"]}, schema=schema)
-        tables.write_tables([table], schema, path)
+        predicted_tables.write_tables([table], schema, path)
         with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
             sources.read(DataConfig(source=str(path)))
     with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
@@ -249,15 +249,15 @@ def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 2 has no 'text'"):
         texts_of(tmp_path / "r.parquet")
     with pytest.raises(ConfigError, match=r"\.csv"):
-        tables.check_output(tmp_path / "out.xls", pa.schema({}))
+        predicted_tables.check_output(tmp_path / "out.xls", pa.schema({}))
     with pytest.raises(ConfigError, match="no folder"):
-        tables.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
+        predicted_tables.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
     with pytest.raises(ConfigError, match="several columns ''"):
-        tables.check_output(
+        predicted_tables.check_output(
             tmp_path / "out.csv", pa.schema([("text", pa.string()), *[("", pa.string())] * 2])
         )
     with pytest.raises(ConfigError, match=r"'tags' \(list<.*; write \.jsonl or \.parquet"):
-        tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
+        predicted_tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
 
 
 TEXTS = st.lists(
@@ -271,9 +271,9 @@ TEXTS = st.lists(
 def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, texts: list[str]) -> None:
     path = tmp_path / f"o{suffix}"
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
-    out = tables.output_schema(table.schema)
+    out = predicted_tables.output_schema(table.schema)
     predictions = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
-    tables.write_tables([tables.with_predictions(table, predictions, out)], out, path)
+    predicted_tables.write_tables([predicted_tables.with_predictions(table, predictions, out)], out, path)
     assert texts_of(path) == texts
     read = read_table(path)
     assert read.column("id").to_pylist() == table.column("id").to_pylist()

@@ -9,8 +9,8 @@ import pytest
 
 from imdb_transformer import hardware
 from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
+from imdb_transformer.inference.predicted_tables import claimed, parts_folder
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.inference.restart import claimed, parts_folder
 from tests.conftest import imdb_tx
 
 NUM_ROWS, PART = 50, 8

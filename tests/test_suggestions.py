@@ -14,7 +14,7 @@ from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.errors import DataError
-from imdb_transformer.inference.tables import open_reviews
+from imdb_transformer.inference.predicted_tables import open_reviews
 
 HEADER = ("Datum", "Preis (€)", "Titel", "Kommentar", "Sterne")
 REMARK = ' Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'

@@ -154,7 +154,7 @@ def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, It
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse_row
     from imdb_transformer.data.tables import Skip
-    from imdb_transformer.inference.tables import open_reviews
+    from imdb_transformer.inference.predicted_tables import open_reviews
 
     file = sys.stdin.buffer if source == STDIN else None
     skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
@@ -188,16 +188,16 @@ def write_rows(
     request: Request, source: Path, reading: InputFormat, output: Path, *, resume: bool, force: bool
 ) -> None:
     """Writes the rows with their predictions."""
-    from imdb_transformer.inference import restart, tables
+    from imdb_transformer.inference import predicted_tables
 
     with _opened(source, reading) as (schema, parts):
-        tables.check_output(output, schema, source, force=force)
+        predicted_tables.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
-        if replaced := [name for name in schema.names if name in tables.added_columns(classes)]:
+        if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
-        call = restart.describe_call(predictor, request.paths, source, reading._asdict(), classes)
-        written = restart.write_predictions(
+        call = predicted_tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
+        written = predicted_tables.write_predictions(
             predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
         )
         num_rows = 0
@@ -209,7 +209,7 @@ def write_rows(
                         bar.initial = num_rows
             except Interrupted as stopped:
                 if not source.is_file():  # a pipe cannot be read again
-                    shutil.rmtree(restart.parts_folder(output))
+                    shutil.rmtree(predicted_tables.parts_folder(output))
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None
@@ -224,7 +224,7 @@ def _num_rows(source: Path, reading: InputFormat) -> int | None:
     Counting takes a small part of the time of predicting.
     """
     from imdb_transformer.data.tables import Skip
-    from imdb_transformer.inference.tables import open_reviews
+    from imdb_transformer.inference.predicted_tables import open_reviews
 
     if not (sys.stderr.isatty() and source.is_file()):
         return None

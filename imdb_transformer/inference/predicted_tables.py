@@ -1,27 +1,31 @@
-"""Tables of reviews with their predictions: read in parts, and written in several formats."""
+"""Reads tables of reviews in parts, and writes them with their predictions. Writing can be resumed."""
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import csv, feather, parquet
 
+from imdb_transformer import __version__
+from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.data.tables import ENDINGS, Report, is_table, open_table, suffix_of, with_text
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference.predictor import Prediction
-from imdb_transformer.store.files import whole_file, why_unwritable
+from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
+from imdb_transformer.store.files import whole_file, why_unwritable, write_whole
+from imdb_transformer.store.locks import locked
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
+CALL = "call.json"
 
 
 def open_reviews(
-    path: Path, column: str, *, encoding: str = "utf-8", bad_row: Report = refuse,
+    path: Path, column: str, *, encoding: str = "utf-8", bad_row: tables.Report = refuse,
     file: BinaryIO | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.Table]]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
@@ -33,15 +37,15 @@ def open_reviews(
         raise DataError(f"There is no file {path}.")
     if file is None and path.is_dir():
         raise DataError(f"--input {path} is a folder; name a file in it.")
-    if file is None and path.is_file() and not is_table(path) and suffix_of(path) != ".txt":
-        raise ConfigError(f"--input {path}: its name must end in .txt, {ENDINGS}.")
+    if file is None and path.is_file() and not tables.is_table(path) and tables.suffix_of(path) != ".txt":
+        raise ConfigError(f"--input {path}: its name must end in .txt, {tables.ENDINGS}.")
     hint = {column: "--text-column"}
     try:
-        schema, blocks = open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
+        schema, blocks = tables.open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
     except DataError as error:
         suggestion = "" if file else suggested_options(path, encoding, column)
         raise DataError(f"{error}{suggestion}") from None
-    whole = with_text(blocks, column, path, bad_row=bad_row, may_be_blank=not is_table(path))
+    whole = tables.with_text(blocks, column, path, bad_row=bad_row, may_be_blank=not tables.is_table(path))
     return schema, (pa.Table.from_batches([batch]) for batch, _ in whole)
 
 
@@ -119,11 +123,11 @@ def with_predictions(
     return pa.table(columns, schema=out)
 
 
-def write_tables(tables: Iterable[pa.Table], out: pa.Schema, path: Path) -> None:
+def write_tables(parts: Iterable[pa.Table], out: pa.Schema, path: Path) -> None:
     """Writes tables to a file, whole or not at all, in its suffix's format."""
     with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
-        for table in tables:
-            write(table)
+        for part in parts:
+            write(part)
 
 
 @contextmanager
@@ -149,3 +153,94 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def describe_call(
+    predictor: Predictor, paths: Sequence[Path], input_file: Path, reading: Mapping[str, str],
+    classes: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that the predictions of a file depend on; `reading` has the options of its format."""
+    status = input_file.stat() if input_file.is_file() else None
+    return {
+        "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
+        "rows and bytes a part": [tables.BLOCK_ROWS, tables.BLOCK_BYTES],
+        # With --bad-rows fail, the parts so far have no bad row, and are the same as with skip.
+        **{
+            f"--{key.replace('_', '-')}": value
+            for key, value in reading.items()
+            if (key, value) != ("bad_rows", "fail")
+        },
+        "run": [identity_of(path) for path in paths],
+        "precision": [model.precision for model in predictor.models],
+        "--threshold": predictor.threshold,
+        "--probabilities": list(classes),
+        "version of imdb-tx": __version__,
+    }
+
+
+def write_predictions(
+    predictor: Predictor, parts: Iterable[pa.Table], schema: pa.Schema, column: str, output: Path,
+    call: dict[str, Any], *, resume: bool, classes: Sequence[str] = (),
+) -> Iterator[tuple[bool, int]]:  # fmt: skip
+    """Writes the tables of a file with their predictions to `output`.
+
+    The predictions of each part are saved as an Arrow file in a folder beside the output. When all parts are
+    done, the output is written from them and the folder is removed. With `resume`, parts that an earlier call
+    saved are not predicted again.
+
+    After each part, yields whether it was predicted now, and the number of rows so far. Raises ConfigError if
+    the earlier call differed from `call`, RunError if it is still running, and DataError if one of its files
+    is damaged.
+    """
+    out, num_rows, paths = output_schema(schema, classes), 0, []
+    with claimed(output, call, resume=resume) as folder:
+        for i, part in enumerate(parts):
+            paths.append(folder / f"{i:06}.arrow")
+            if is_new := not paths[-1].exists():
+                predictions = list(predictor(part.column(column).to_pylist()))
+                with whole_file(paths[-1]) as temporary:
+                    table = with_predictions(part, predictions, out, classes)
+                    feather.write_feather(table, temporary, compression="zstd")
+            num_rows += part.num_rows
+            yield is_new, num_rows
+        write_tables((_saved_table(path, out) for path in paths), out, output)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Path]:
+    """Locks and yields the folder of an output's parts. Without `resume` it deletes them first.
+
+    Raises ConfigError, RunError and DataError, see `write_predictions`.
+    """
+    folder = parts_folder(output)
+    folder.mkdir(exist_ok=True)
+    with locked(folder):
+        if resume and (folder / CALL).exists():
+            try:
+                earlier = dict(json.loads((folder / CALL).read_bytes()))
+            except (OSError, ValueError, TypeError, RecursionError):
+                raise DataError(f"{folder} is damaged; leave out --resume to start over.") from None
+            for key, value in earlier.items():
+                if call.get(key) != value:
+                    raise ConfigError(
+                        f"{output} was started with other settings ({key}: {value}, now {call.get(key)}); "
+                        "leave out --resume to start over."
+                    )
+        else:
+            for path in folder.iterdir():
+                path.unlink()
+            write_whole(folder / CALL, json.dumps(call, indent=1).encode())
+        yield folder
+
+
+def parts_folder(output: Path) -> Path:
+    """The folder with the parts of an unfinished output."""
+    return output.with_name(f".{output.name}.parts")
+
+
+def _saved_table(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        return feather.read_table(path, memory_map=False).cast(schema)
+    except pa.ArrowException:
+        raise DataError(f"{path} is damaged; leave out --resume to start over.") from None
