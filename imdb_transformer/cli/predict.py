@@ -85,7 +85,9 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts)
         return
-    column = text_column or _text_column(paths[0])
+    from imdb_transformer.inference.predictor import locate
+
+    column = text_column or locate(paths[0])[0].config.data.text_column
     reading = predictions.InputFormat(column, "utf-8" if encoding is None else encoding, bad_rows or "fail")
     if output is None:
         predictions.predict_rows(request, source, reading)
@@ -106,13 +108,6 @@ def _check_views(html: Path | None, *, has_views: bool, has_texts: bool) -> None
         raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
     if html is not None:
         check_page(html)
-
-
-def _text_column(path: Path) -> str:
-    """The column of a run's training reviews."""
-    from imdb_transformer.inference.predictor import locate
-
-    return locate(path)[0].config.data.text_column
 
 
 def default_run(runs: Path = options.RUNS) -> Path:
