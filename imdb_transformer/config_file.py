@@ -65,29 +65,28 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     for override in overrides:
         abbreviated = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
         set_by[_apply(overridden, override)] = f"--set {abbreviated}"
-    if not (problems := _problems(overridden)):
-        config = Config.model_validate(overridden)
-        of_tables, source = [key for key in set_by if key in OF_TABLES], config.data.source
-        if of_tables and source in ("hub", "demo"):
-            raise ConfigError(f"{of_tables[0]} is for tables, and the source is {source!r}: name your file.")
-        return config
-    before = [_sentence(problem) for problem in _problems(tree)]
-    lines = []
-    for problem in problems:
-        sentence = _sentence(problem)
+    lines, in_file = [], _problems(tree)
+    for sentence, where in _problems(overridden).items():
         # If a section or the whole config is wrong, all overrides in it may be to blame.
-        where = [str(part) for part in problem["loc"][:2]]  # the third would be an item of a list
         culprits = [each for key, each in set_by.items() if key.split(".", 1)[: len(where)] == where]
-        lines.append(f"{origin if sentence in before else ' '.join(culprits)}: {sentence}")
-    raise ConfigError("\n".join(lines))
+        lines.append(f"{origin if sentence in in_file else ' '.join(culprits)}: {sentence}")
+    if lines:
+        raise ConfigError("\n".join(lines))
+    config = Config.model_validate(overridden)
+    of_tables, source = [key for key in set_by if key in OF_TABLES], config.data.source
+    if of_tables and source in ("hub", "demo"):
+        raise ConfigError(f"{of_tables[0]} is for tables, and the source is {source!r}: name your file.")
+    return config
 
 
-def _problems(tree: dict[str, Any]) -> list[Any]:
+def _problems(tree: dict[str, Any]) -> dict[str, list[str]]:
+    """Each problem of a config as a sentence, with the section and the key that it is about."""
     try:
         Config.model_validate(tree)
     except ValidationError as error:
-        return list(error.errors())
-    return []
+        # A third part of the place would be an item of a list.
+        return {_sentence(each): [str(part) for part in each["loc"][:2]] for each in error.errors()}
+    return {}
 
 
 def dump(config: Config) -> str:
