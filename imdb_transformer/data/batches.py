@@ -4,7 +4,7 @@ Shapes: B batch, L length, N reviews.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 from imdb_transformer.data.tokenizer import PAD_ID
 
 EncodedReview = NDArray[np.unsignedinteger]
+Lengths = TypeVar("Lengths", int, NDArray[np.int64])
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
 BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into the cache
+
+
+def padded(lengths: Lengths, multiple: int = PADDING_MULTIPLE) -> Lengths:
+    """A length, or an array of lengths, rounded up to `multiple`.
+
+    >>> padded(17), padded(32)
+    (32, 32)
+    """
+    return -(-lengths // multiple) * multiple
 
 
 def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -> NDArray[np.int64]:
@@ -25,7 +35,7 @@ def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -
            [5, 0, 0, 0]])
     """
     longest = max(map(len, reviews), default=0)
-    ids = np.full((len(reviews), -(-longest // multiple) * multiple), PAD_ID, dtype=np.int64)
+    ids = np.full((len(reviews), padded(longest, multiple)), PAD_ID, dtype=np.int64)
     for row, review in zip(ids, reviews, strict=True):
         row[: len(review)] = review
     return ids
@@ -44,9 +54,8 @@ def length_batches(
     [[2], [0, 3, 1]]
     """
     order = np.argsort(-(lengths if sort_by is None else sort_by), kind="stable")
-    padded = (-(-lengths[order] // multiple) * multiple).tolist()
     starts, longest = [0], 0
-    for i, length in enumerate(padded):
+    for i, length in enumerate(padded(lengths[order], multiple).tolist()):
         longest = max(longest, length)
         if i > starts[-1] and longest * (i + 1 - starts[-1]) > batch_tokens:
             starts.append(i)

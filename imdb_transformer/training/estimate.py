@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from imdb_transformer.data.batches import PADDING_MULTIPLE
+from imdb_transformer.data.batches import padded
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
@@ -64,16 +63,15 @@ def estimate(prepared: Prepared) -> Estimate:
     config, hardware, model = prepared.config, prepared.hardware, prepared.model
     train, validation = prepared.train, prepared.validation
     plan = make_plan(config, train)
-    sizes = [_padded(train.lengths[indices]) for _, indices in plan.batches]
-    typical = plan.batches[int(np.argsort(sizes)[len(sizes) // 2])][1]
-    largest = plan.batches[int(np.argmax(sizes))][1]
-    batch = get_batch(train, typical, hardware)
+    sizes = [len(indices) * padded(int(train.lengths[indices].max())) for _, indices in plan.batches]
+    typical, largest = int(np.argsort(sizes)[len(sizes) // 2]), int(np.argmax(sizes))
+    batch = get_batch(train, plan.batches[typical][1], hardware)
     with FlopCounterMode(display=False) as counter:
         _learn(prepared, batch)  # also warms up
     seconds = _seconds(partial(_learn, prepared, batch), hardware)
     answer_seconds = _seconds(partial(_predict, prepared, batch), hardware) if validation else 0.0
-    activations = _activation_bytes(prepared, get_batch(train, largest, hardware))
-    share = sum(sizes) / _padded(train.lengths[typical])
+    activations = _activation_bytes(prepared, get_batch(train, plan.batches[largest][1], hardware))
+    share = sum(sizes) / sizes[typical]
     num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)
     peak_bytes = _peak_resident_bytes()
@@ -114,10 +112,6 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
         part = next((part for word, part in PARTS.items() if word in name), "head")
         parts[part] += parameter.numel()
     return {**parts, "total": sum(parts.values())}
-
-
-def _padded(lengths: Any) -> int:
-    return len(lengths) * -(-int(lengths.max()) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
 def _learn(prepared: Prepared, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import PADDING_MULTIPLE, length_batches, pad
+from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
@@ -59,8 +59,7 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
-    padded = -(-train.lengths // PADDING_MULTIPLE) * PADDING_MULTIPLE
-    steps_per_epoch = max(1.0, padded.sum() / tokens)
+    steps_per_epoch = max(1.0, padded(train.lengths).sum() / tokens)
     num_steps = NUM_STEPS_WITH_DROPOUT if config.model.dropout else NUM_STEPS
     learns_fast = options.init_from and not config.model.dropout
     max_epochs = MAX_EPOCHS_FROM_ENCODER if learns_fast else MAX_EPOCHS
