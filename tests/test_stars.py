@@ -16,7 +16,7 @@ from imdb_transformer.store import metrics
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.plan import get_batch
 from imdb_transformer.training.prepare import make_classifier, prepare
-from imdb_transformer.training.train import check_same
+from imdb_transformer.training.train import check_unchanged
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, prepared, train, weights
 
@@ -118,9 +118,9 @@ def test_a_corpus_without_known_stars_learns_none_and_says_so(tiny: Tiny, tmp_pa
         trained = train(config, tmp_path / "run")
     assert trained.config == train(tiny(), tmp_path / "plain").config
     assert weights(trained.folder) == weights(tmp_path / "plain")
-    check_same(trained, config, ())
+    check_unchanged(trained, config, ())
     with pytest.raises(RunError, match="another config"):
-        check_same(trained, tiny("train.star_weight=0.3", "train.lr=1e-3"), ())
+        check_unchanged(trained, tiny("train.star_weight=0.3", "train.lr=1e-3"), ())
 
 
 def test_a_run_without_stars_is_not_the_same_as_one_that_learns_them(
@@ -129,7 +129,7 @@ def test_a_run_without_stars_is_not_the_same_as_one_that_learns_them(
     rate(tiny, monkeypatch)
     plain = train(tiny(), tmp_path / "run")
     with pytest.raises(RunError, match="another config"):
-        check_same(plain, tiny("train.star_weight=0.3"), ())
+        check_unchanged(plain, tiny("train.star_weight=0.3"), ())
 
 
 def test_stars_of_unlabelled_reviews_are_unknown(

@@ -28,7 +28,7 @@ from imdb_transformer.training.optimizers import learning_rate
 from imdb_transformer.training.plan import Batch, resolved
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.train import check_same, result_of
+from imdb_transformer.training.train import check_unchanged, result_of
 from tests.conftest import write_jsonl
 from tests.in_process import CPU, Tiny, prepared, train, weights
 
@@ -259,9 +259,9 @@ def test_a_run_records_the_batch_size_and_epochs_that_its_reviews_gave(tiny: Tin
         train(config, tmp_path / "run", 3)
     opened = run.open_run(tmp_path / "run")
     assert opened.config == made.config
-    check_same(opened, config, ())  # as --resume with the same config does
+    check_unchanged(opened, config, ())  # as --resume with the same config does
     with pytest.raises(RunError, match="another config"):
-        check_same(opened, tiny("train.epochs=0", "train.batch_tokens=700", "train.lr=1e-3"), ())
+        check_unchanged(opened, tiny("train.epochs=0", "train.batch_tokens=700", "train.lr=1e-3"), ())
 
 
 def test_a_training_with_a_rare_class_ends_with_the_scores_of_each_class(tiny: Tiny, tmp_path: Path) -> None:

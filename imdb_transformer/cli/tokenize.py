@@ -37,7 +37,7 @@ def tokenize(
 
     tokenizer = None
     if init_from := resolved.train.init_from:
-        origin = run.of_package(run.UNLABELLED) if init_from == run.AUTO else Path(init_from)
+        origin = run.of_package(run.SHIPPED_ENCODER) if init_from == run.AUTO else Path(init_from)
         tokenizer = tokenizer_of_origin(origin, resolved)
         screen.note(f"the tokenizer is that of {origin}, as in training")
     stored = ensure(resolved.data)

@@ -24,7 +24,7 @@ from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
 
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
-MAX_REVIEW_BYTES = 4 << 20
+MAX_MEMBER_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 4 << 30
 MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
@@ -142,7 +142,7 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         name = posixpath.normpath(member.name)
         if member.isfile() and REVIEW.search(name):
-            if member.size > MAX_REVIEW_BYTES:
+            if member.size > MAX_MEMBER_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
             yield name, archive.extractfile(member).read()  # type: ignore[union-attr]
 

@@ -33,7 +33,7 @@ MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
 WORD = re.compile(r"[^\W\d_]+")
-LONG = 4  # letters. Shorter words of any language are often pieces of longer words in training
+LONG_WORD = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
 LEAST_SHARE = 0.85
 
@@ -134,7 +134,7 @@ class Tokenizer:
         num_pieces = {word: len(ids) for word, ids in zip(counts, self.encode(list(counts)), strict=True)}
         split = [word for word in counts if num_pieces[word] > 1]
         num_long, num_long_split = (
-            sum(counts[word] for word in words if len(word) >= LONG) for words in (counts, split)
+            sum(counts[word] for word in words if len(word) >= LONG_WORD) for words in (counts, split)
         )
         is_seen = len(split) > 1 or any(num_pieces[word] > len(word) for word in split)
         return is_seen and 2 * num_long_split > num_long
@@ -184,7 +184,7 @@ def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
     repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
     free = {
         "tokenizer": {"max_length", "tail_length"},
-        "model": run.FREE | ({"num_layers"} if repeats else set()),
+        "model": run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set()),
     }
     for section, excluded in free.items():
         values = getattr(opened.config, section).model_dump()

@@ -28,7 +28,7 @@ from imdb_transformer.store.files import write_whole
 
 Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or exported file
 LENGTHS = (100, 200, 400)  # words, where slices end
-SPLITS = ("test", "validation", "train")
+LABELLED_SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
 LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
 CLEAN = "not in training"  # the slice without reviews that are in training or validation, too
@@ -130,8 +130,8 @@ def split_of(source: str | None, split: str | None) -> str:
     """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
     is_folder = source is not None and Path(source).is_dir()
     is_file = source is not None and is_table(Path(source)) and not is_folder
-    if split not in (None, *SPLITS, ALL):
-        raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(SPLITS)}.")
+    if split not in (None, *LABELLED_SPLITS, ALL):
+        raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(LABELLED_SPLITS)}.")
     if split == ALL and source is None:
         raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
@@ -145,7 +145,7 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
     if split == ALL:
         reviews = sources.read(config, info.classes)
         _check_classes(reviews.classes, config.source, located)
-        rows = joined([rows for name, rows in reviews.splits.items() if name in SPLITS])
+        rows = joined([rows for name, rows in reviews.splits.items() if name in LABELLED_SPLITS])
         if not rows.texts:
             raise DataError(f"{config.source} has no review with a label.")
         return rows

@@ -33,7 +33,7 @@ def finetuning_command(opened: run.Run) -> str:
     name = opened.folder.name if opened.is_shipped else opened.folder
     is_labelled = bool(opened.config.data.label_column)
     data = set() if is_labelled else {"source", "label_column"}
-    excluded = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": run.FREE}
+    excluded = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": run.FREE_MODEL_KEYS}
     overrides = config_file.overrides_of(opened.config, config_file.load(RECIPE), excluded)
     sets = [part for override in overrides for part in ("--set", override)]
     reviews = [] if is_labelled else ["labelled.csv"]

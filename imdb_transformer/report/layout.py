@@ -12,7 +12,7 @@ from imdb_transformer.errors import ConfigError
 
 Row = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
-LONG = 16  # characters of a heading that may be broken
+LONG_HEADING = 16  # characters of a heading that may be broken
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">{refresh}
@@ -44,7 +44,7 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     """A table for a page. The first cell of each row is its heading."""
     texts = [[cell_text(value) for value in row] for row in rows]
     columns = range(1, len(header))
-    heading_kind = ' class="name"' if any(len(row[0]) > LONG for row in texts) else ""
+    heading_kind = ' class="name"' if any(len(row[0]) > LONG_HEADING for row in texts) else ""
     is_number = [False, *(bool(rows) and all(re.match(NUMBER, row[i]) for row in texts) for i in columns)]
     kinds = [' class="number"' if number else "" for number in is_number]
     head = "".join(

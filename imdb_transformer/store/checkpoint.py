@@ -125,7 +125,7 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
         raise RunError(f"{path} cannot be read: {reason}.") from None
 
 
-def check_same(expected: "Mapping[str, Tensor]", arrays: Arrays, *, origin: Path) -> None:
+def check_shapes(expected: "Mapping[str, Tensor]", arrays: Arrays, *, origin: Path) -> None:
     """Raises RunError if arrays of a file differ in name or shape from the tensors of the run's model."""
     for name in expected.keys() | arrays.keys():
         in_model = tuple(expected[name].shape) if name in expected else "absent"
@@ -141,7 +141,7 @@ def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
     """Copies arrays into a model's parameters. Raises RunError if names or shapes differ."""
     import torch
 
-    check_same(model.state_dict(), arrays, origin=origin)
+    check_shapes(model.state_dict(), arrays, origin=origin)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 

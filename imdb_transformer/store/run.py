@@ -39,7 +39,7 @@ Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
 LAST: Final = "last"
 SHIPPED = Path(__file__).parent.parent / "shipped"  # runs that come with the package, by name
-AUTO, UNLABELLED, LABELLED = "auto", "imdb-encoder", "imdb"  # `train.init_from`: one of these two
+AUTO, SHIPPED_ENCODER, SHIPPED_CLASSIFIER = "auto", "imdb-encoder", "imdb"  # `auto` is one of the two
 PREVIOUS: Final = "previous"
 
 # An encoder pretrained on text alone, a classifier on top of an encoder, or a linear baseline.
@@ -48,7 +48,7 @@ Weighting = Literal["nb", "tfidf"]
 
 NO_RUN = "There is no run {}. `imdb-tx runs` lists runs, and `imdb-tx train` makes one."
 # Keys of [model] that may differ between pretraining and fine-tuning: the encoder's weights fit either value.
-FREE = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
+FREE_MODEL_KEYS = {"dropout", "word_dropout", "dropout_mask", "embedding_std"}
 COMMANDS: dict[Kind, str] = {"classifier": "train", "encoder": "pretrain"}  # those with --resume
 
 

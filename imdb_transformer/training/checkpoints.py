@@ -150,9 +150,9 @@ def _read(opened: run.Run, folder: Path, learner: Learner) -> tuple[Counters, Ar
     """Counters, weights and training state of a checkpoint that fits the learner. Raises RunError."""
     meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
     weights = checkpoint.load_arrays(folder, checkpoint.MODEL, meta)
-    checkpoint.check_same(learner.averaged.state_dict(), weights, origin=folder)
+    checkpoint.check_shapes(learner.averaged.state_dict(), weights, origin=folder)
     state = checkpoint.load_arrays(folder, checkpoint.TRAINING, meta)
-    checkpoint.check_same(training_state(learner), state, origin=folder)
+    checkpoint.check_shapes(training_state(learner), state, origin=folder)
     return counters_of(meta.counters), weights, state
 
 

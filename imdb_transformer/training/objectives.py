@@ -86,7 +86,7 @@ def masked_tokens(
 ) -> Guesses:  # fmt: skip
     """A random `share` of the tokens is hidden behind `[MASK]` and guessed (Devlin et al. 2019, 3.1)."""
     hidden = random_tokens(batch, share, generator)
-    rows, num_guessed = rows_of(hidden)
+    rows, num_guessed = guessed_rows(hidden)
     features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype, rows)
     return features, batch.ids.flatten()[rows], num_guessed
 
@@ -100,7 +100,7 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
     hidden = random_tokens(halves, share)
-    rows, num_guessed = rows_of(hidden)
+    rows, num_guessed = guessed_rows(hidden)
     features = model.encoder(ids.masked_fill(hidden, MASK_ID), halves.mask, dtype)  # (2B, L', D)
     targets = ids.flatten()[rows]
     loss, num_correct = model.sampled_loss(features.flatten(0, 1)[rows], targets, num_guessed)
@@ -141,7 +141,7 @@ def next_tokens(
     With `direction` -1 it is guessed from those after it. The first one is guessed from `[MASK]`. There is no
     end token: the model does not learn where a review ends.
     """
-    rows, num_guessed = rows_of(random_tokens(batch, share, generator))
+    rows, num_guessed = guessed_rows(random_tokens(batch, share, generator))
     features = model.encoder(shifted(batch, direction), batch.mask, dtype, rows, direction)
     return features, batch.ids.flatten()[rows], num_guessed
 
@@ -157,7 +157,7 @@ def rewritten_tokens(
     assert model.decoder is not None
     hidden = random_tokens(batch, share, generator)
     memory = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
-    rows, num_guessed = rows_of(random_tokens(batch, REWRITTEN, generator))
+    rows, num_guessed = guessed_rows(random_tokens(batch, REWRITTEN, generator))
     written = model.encoder.embedding(shifted(batch), dtype)
     return model.decoder(written, memory, batch.mask, rows), batch.ids.flatten()[rows], num_guessed
 
@@ -178,7 +178,7 @@ def random_tokens(batch: Batch, share: float, generator: torch.Generator | None 
     return eligible & ((noise < share) | (noise == noise.min()))
 
 
-def rows_of(guessed: Tensor) -> tuple[Tensor, int]:
+def guessed_rows(guessed: Tensor) -> tuple[Tensor, int]:
     """(B, L) -> (M,) positions counted over the whole batch, padded at the end, and their number."""
     rows = guessed.flatten().nonzero().squeeze(1)
     return rounded_up(rows), len(rows)

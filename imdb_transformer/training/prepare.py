@@ -103,17 +103,17 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
 
 
 def labels_of_teachers(
-    teachers: Sequence[Path], config: Config, corpus: Corpus, *, ask: bool = True
+    teachers: Sequence[Path], config: Config, stored: Corpus, *, ask: bool = True
 ) -> NDArray[np.float32]:
     """(N, C): the teachers' mean probabilities for each review of `unsupervised`; without `ask`, equal ones.
 
     Raises DataError if the corpus has no such split.
     """
-    if "unsupervised" not in corpus.manifest.splits:
+    if "unsupervised" not in stored.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
-    texts = encoded.rows_of(config.data, corpus, "unsupervised").texts
+    texts = encoded.rows_of(config.data, stored, "unsupervised").texts
     if not ask:
-        num_classes = len(corpus.manifest.classes)
+        num_classes = len(stored.manifest.classes)
         return np.full((len(texts), num_classes), 1 / num_classes, dtype=np.float32)
     predictor = Predictor.load(*teachers, device=config.train.device)
     parts = [predictor.probabilities(part) for part in in_chunks(texts, CHUNK)]
@@ -187,11 +187,11 @@ def _prepared(
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
 
 
-def _with_stars(config: Config, corpus: Corpus, train: EncodedSplit) -> tuple[Config, EncodedSplit]:
+def _with_stars(config: Config, stored: Corpus, train: EncodedSplit) -> tuple[Config, EncodedSplit]:
     """`train` with the stars of its reviews. If none are known, the config gets `star_weight` 0 instead."""
     if not config.train.star_weight:
         return config, train
-    known = stars.stars_of(encoded.rows_of(config.data, corpus, "train").texts)
+    known = stars.stars_of(encoded.rows_of(config.data, stored, "train").texts)
     if (known == stars.UNKNOWN).all():
         warn(NO_STARS)
         return config.replaced("train", star_weight=0.0), train

@@ -21,7 +21,6 @@ from torch import nn
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.batches import EncodedReview
-from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, rows_of, training_splits
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.stars import UNKNOWN, stars_of
@@ -56,22 +55,23 @@ def check_finished(path: Path) -> None:
         )
 
 
-def has_imdb_labels(config: Config, corpus: Corpus) -> bool:
+def has_imdb_labels(config: Config, stored: corpus.Corpus) -> bool:
     """Whether a review of training or validation is one of IMDB's labelled training reviews."""
-    splits = (rows_of(config.data, corpus, name) for name in training_splits(config.data))
+    splits = (rows_of(config.data, stored, name) for name in training_splits(config.data))
     return any((stars_of(rows.texts[:NUM_CHECKED]) != UNKNOWN).any() for rows in splits)
 
 
-def check_saw_nothing_held_out(path: Path, config: Config, corpus: Corpus) -> None:
+def check_saw_nothing_held_out(path: Path, config: Config, stored: corpus.Corpus) -> None:
     """Raises RunError for a run that learnt labels of other reviews, or of those held out here.
 
     An encoder may come from other reviews: it has seen no label. A classifier of IMDB may, too, if none of
     the reviews here is one of IMDB's.
     """
     opened, _ = run.locate(path)
-    is_other = opened.info.corpus_hash != corpus.content_hash
-    is_imdbs = opened.info.corpus_hash == run.open_run(run.of_package(run.LABELLED)).info.corpus_hash
-    saw_labels = opened.info.kind != "encoder" and not (is_imdbs and not has_imdb_labels(config, corpus))
+    is_other = opened.info.corpus_hash != stored.content_hash
+    of_imdb = run.open_run(run.of_package(run.SHIPPED_CLASSIFIER)).info
+    is_imdbs = opened.info.corpus_hash == of_imdb.corpus_hash
+    saw_labels = opened.info.kind != "encoder" and not (is_imdbs and not has_imdb_labels(config, stored))
     if is_other and saw_labels:
         raise RunError(
             f"{path} was trained on other reviews than those of {config.data.source}: it may have seen "
@@ -124,11 +124,11 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """
     if config.train.init_from != run.AUTO:
         return config
-    chosen, dropout = run.of_package(run.UNLABELLED), config.model.dropout
+    chosen, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        labelled = run.of_package(run.LABELLED)
+        labelled = run.of_package(run.SHIPPED_CLASSIFIER)
         accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled

@@ -101,7 +101,7 @@ def training_steps(
             raise problem
         opened, begin_from = run_to_continue(path, kind)
         if not begins and config is not None:
-            check_same(opened, config, origins)
+            check_unchanged(opened, config, origins)
         if opened.info.status == "finished" and begin_from == run.LAST:
             return
         prepared = prepared or prepare_again(opened, choose_hardware(opened.config, world.gpu))
@@ -176,7 +176,7 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     return opened, run.PREVIOUS if from_previous else run.LAST
 
 
-def check_same(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
+def check_unchanged(opened: run.Run, config: Config, teachers: tuple[Path, ...]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
     stored = corpus.ensure(config.data)
     origin_hash = starting_weights.origin_hash(opened.config, teachers)
