@@ -8,6 +8,7 @@ checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 Matrices in the package are `quantized` to 8 bits.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 
 from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
@@ -99,13 +100,10 @@ def read_model(folder: Path, *, tokenizer_hash: str) -> tuple[int, Arrays]:
     while True:
         meta = read_meta(folder, tokenizer_hash=tokenizer_hash)
         try:
-            arrays = load_arrays(folder, MODEL, meta)
+            return meta.step, load_arrays(folder, MODEL, meta)
         except RunError:
             if read_meta(folder, tokenizer_hash=tokenizer_hash) == meta:
                 raise
-        else:
-            if read_meta(folder, tokenizer_hash=tokenizer_hash) == meta:
-                return meta.step, arrays
         # A training has replaced the checkpoint in the meantime.
 
 
@@ -115,9 +113,10 @@ def load_arrays(folder: Path, name: str, meta: Checkpoint) -> Arrays:
     if name not in meta.file_hashes:
         raise RunError(f"{folder} has no {name}. A training continues from checkpoints/last of its run.")
     try:
-        if sha256_of(path) != meta.file_hashes[name]:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != meta.file_hashes[name]:
             raise RunError(f"{path} is damaged: its checksum is not the one in {META}.")
-        return dequantized(load_file(path))
+        return dequantized(load(content))
     except PermissionError:  # no damage: another user may read it
         raise
     except (OSError, SafetensorError, ValueError) as error:
