@@ -89,11 +89,19 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
     assert "&lt;b&gt;early" in page.read_text()
 
 
-@pytest.mark.parametrize("options", [("--head", 1), ("--layer", 1, "--explain"), ("--method", "gradients")])
-def test_options_without_their_view_are_refused(options: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--head", 1), "--layer and --head need --attention."),
+        (("--layer", 1, "--explain"), "--layer and --head need --attention."),
+        (("--method", "gradients"), "--method needs --explain."),
+        (("--method", "gradients", "--force"), "--force needs --output. --method needs --explain."),
+    ],
+)
+def test_options_without_their_view_are_refused(options: tuple[object, ...], told: str) -> None:
     refused = imdb_tx("predict", *options, TEXT)
     assert isinstance(refused.exception, ConfigError)
-    assert "--method needs --explain" in str(refused.exception)
+    assert str(refused.exception) == told
 
 
 def test_absent_layers_and_heads_are_refused(trained: Path, linear: Path, tmp_path: Path) -> None:

@@ -59,21 +59,29 @@ def predict(
 
     Without arguments on a terminal, it prompts for reviews.
     """
-    texts = _texts_of(texts or [], has_input=input_file is not None)
-    is_stdin = texts == ["-"] or input_file == Path("-")
-    if bool(texts) == (input_file is not None):
+    texts, has_input = texts or [], input_file is not None
+    if not texts and not has_input and sys.stdin and sys.stdin.isatty():
+        texts = ["-"]
+    if bool(texts) == has_input:
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
-    if (method and not explain) or ((layer is not None or head is not None) and not attention):
-        raise ConfigError("--method needs --explain. --layer and --head need --attention.")
-    _check_views(html, has_views=explain or attention, has_texts=bool(texts))
+    is_stdin = texts == ["-"] or input_file == Path("-")
     can_resume = output is not None and input_file is not None and input_file.is_file()
-    if (output is not None and input_file is None) or (resume and not can_resume):
-        raise ConfigError("--output needs --input. --resume needs --output, and a file as --input.")
-    has_table_options = text_column is not None or encoding != "utf-8" or bad_rows is not None
-    if (has_table_options and texts and not is_stdin) or (force and output is None):
-        raise ConfigError(
-            "--text-column, --encoding and --bad-rows need --input or standard input. --force needs --output."
-        )
+    has_format = text_column is not None or encoding != "utf-8" or bad_rows is not None
+    mistakes = {
+        "- reads standard input, and takes no other text beside it.": "-" in texts and len(texts) > 1,
+        "--text-column, --encoding and --bad-rows need --input or -.": has_format and texts and not is_stdin,
+        "--output needs --input.": output is not None and not has_input,
+        "--resume needs --output, and a file as --input.": resume and not can_resume,
+        "--force needs --output.": force and output is None,
+        "--method needs --explain.": method is not None and not explain,
+        "--layer and --head need --attention.": (layer is not None or head is not None) and not attention,
+        "--explain and --attention take no --input.": has_input and (explain or attention),
+        "--html needs --explain or --attention.": html is not None and not (explain or attention),
+    }
+    if told := [sentence for sentence, is_made in mistakes.items() if is_made]:
+        raise ConfigError(" ".join(told))
+    if html is not None:
+        check_page(html)
     paths = run_paths or [default_run()]
     if not run_paths:
         screen.note(f"run: {paths[0]}")
@@ -93,21 +101,6 @@ def predict(
         predictions.predict_rows(request, source, reading)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
-
-
-def _texts_of(texts: list[str], *, has_input: bool) -> list[str]:
-    """The texts, or - for standard input if there are none and it is a terminal. Raises ConfigError."""
-    if "-" in texts and len(texts) > 1:
-        raise ConfigError("- reads standard input, and takes no other text beside it.")
-    return ["-"] if not texts and not has_input and sys.stdin and sys.stdin.isatty() else texts
-
-
-def _check_views(html: Path | None, *, has_views: bool, has_texts: bool) -> None:
-    """Raises ConfigError if the options under "Why" do not fit the others, or the page cannot be written."""
-    if (has_views and not has_texts) or (html and not has_views):
-        raise ConfigError("--explain and --attention take no --input. --html needs --explain or --attention.")
-    if html is not None:
-        check_page(html)
 
 
 def default_run(runs: Path = options.RUNS) -> Path:
