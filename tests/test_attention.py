@@ -90,7 +90,7 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--head", 1), "--layer and --head need --attention."),
         (("--layer", 1, "--explain"), "--layer and --head need --attention."),
@@ -98,10 +98,10 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
         (("--method", "gradients", "--force"), "--force needs --output. --method needs --explain."),
     ],
 )
-def test_options_without_their_view_are_refused(options: tuple[object, ...], told: str) -> None:
+def test_options_without_their_view_are_refused(options: tuple[object, ...], message: str) -> None:
     refused = imdb_tx("predict", *options, TEXT)
     assert isinstance(refused.exception, ConfigError)
-    assert str(refused.exception) == told
+    assert str(refused.exception) == message
 
 
 def test_absent_layers_and_heads_are_refused(trained: Path, linear: Path, tmp_path: Path) -> None:

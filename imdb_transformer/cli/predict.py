@@ -78,8 +78,8 @@ def predict(
         "--explain and --attention take no --input.": has_input and (explain or attention),
         "--html needs --explain or --attention.": html is not None and not (explain or attention),
     }
-    if told := [sentence for sentence, is_made in mistakes.items() if is_made]:
-        raise ConfigError(" ".join(told))
+    if sentences := [sentence for sentence, is_made in mistakes.items() if is_made]:
+        raise ConfigError(" ".join(sentences))
     if html is not None:
         check_page(html)
     paths = run_paths or [default_run()]
