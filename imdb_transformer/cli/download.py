@@ -15,7 +15,7 @@ Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP
 @options.command(
     options.DATA,
     """imdb-tx download
-imdb-tx download reviews.csv --text-column body""",
+imdb-tx download reviews.csv --text-column body --label-column stars""",
 )
 def download(
     source: Source = None,

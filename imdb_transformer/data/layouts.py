@@ -81,8 +81,9 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     files: dict[str, list[Path]] = {}
     for name in top if has_exact or is_unnamed else sorted({*top, *tables_below}):
         split = split_of(name)
-        is_spare = has_exact and exact.get(split) not in ([], [name])
-        files.setdefault("" if is_spare else split, []).append(folder / name)
+        if has_exact and exact.get(split) and name not in exact[split]:  # `train-old.csv`
+            split = ""
+        files.setdefault(split, []).append(folder / name)
     return files
 
 
