@@ -204,7 +204,7 @@ def test_a_file_is_blamed_for_its_own_faults(tmp_path: Path) -> None:
 
 def test_the_example_of_a_data_frame_takes_a_config_that_needs_no_stars() -> None:
     readme = Path(__file__).parent.parent / "imdb_transformer" / "cli" / "README.md"
-    (name,) = re.findall(r'train\(load_config\("([\w.]+)", own\)', readme.read_text(encoding="utf-8"))
+    (name,) = re.findall(r'train\(load_config\("([\w.]+)", overrides\)', readme.read_text(encoding="utf-8"))
     assert config_file.load(name).train.star_weight == 0
 
 
