@@ -28,6 +28,7 @@ from imdb_transformer.store.files import (
 )
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
+from imdb_transformer.training.train import run_to_continue
 from tests.conftest import accept_config
 
 
@@ -40,6 +41,16 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 def test_a_run_moved_elsewhere_still_predicts(trained: Path, copy: Path) -> None:
     here, moved = Predictor.load(trained), Predictor.load(copy)
     assert here.probabilities(["a good film"]).tolist() == moved.probabilities(["a good film"]).tolist()
+
+
+@pytest.mark.parametrize("name", ["best", "last", "previous"])
+def test_a_run_may_be_called_like_a_checkpoint(trained: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "checkpoints" / name))
+    opened, best = run.locate(folder)
+    assert (opened.folder, best) == (folder, folder / "checkpoints" / "best")
+    assert run.locate(best) == (opened, best)
+    opened, begin_from = run_to_continue(folder, "classifier")
+    assert (opened.folder, begin_from) == (folder, "last")
 
 
 def test_a_run_records_its_environment_and_hashes(trained: Path) -> None:

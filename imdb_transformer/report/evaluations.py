@@ -205,7 +205,7 @@ def _rows(rows: Sequence[Row]) -> str:
 def _run_name(path: str) -> str:
     """The name of a run, or of the run that a checkpoint belongs to."""
     folder = Path(path)
-    return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name
+    return folder.parent.parent.name if run.is_checkpoint(folder) else folder.name
 
 
 def _plain(text: str) -> str:

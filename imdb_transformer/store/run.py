@@ -230,17 +230,21 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path names a checkpoint. A run's own folder may be called so, too."""
+    is_called_so = path.parent.name == "checkpoints" and path.name in get_args(CheckpointName)
+    return is_called_so and not (path / INFO).exists()
+
+
 def locate(path: Path) -> tuple[Run, Path]:
     """The run and checkpoint that a path names: a run (its best checkpoint) or one of its checkpoints."""
-    if path.parent.name == "checkpoints" and path.name in get_args(CheckpointName):
-        run = open_run(path.parent.parent)
-        if run.info.pruned and path.name != "best":
-            raise RunError(
-                f"`imdb-tx runs --prune` deleted {path}. {run.folder} has its best checkpoint only."
-            )
-        return run, path
-    run = open_run(path)
-    return run, run.checkpoint("best")
+    if not is_checkpoint(path):
+        run = open_run(path)
+        return run, run.checkpoint("best")
+    run = open_run(path.parent.parent)
+    if run.info.pruned and path.name != "best":
+        raise RunError(f"`imdb-tx runs --prune` deleted {path}. {run.folder} has its best checkpoint only.")
+    return run, path
 
 
 def _now() -> str:

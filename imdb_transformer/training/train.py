@@ -162,7 +162,7 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 
     Raises RunError if the run is of another kind.
     """
-    from_previous = path.parent.name == "checkpoints" and path.name == run.PREVIOUS
+    from_previous = path.name == run.PREVIOUS and run.is_checkpoint(path)
     opened = run.open_run(path.parent.parent if from_previous else path)
     if opened.is_shipped:
         raise RunError(
