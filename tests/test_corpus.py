@@ -48,6 +48,26 @@ def test_copies_of_a_text_stay_on_one_side_of_the_validation_cut(tmp_path: Path)
         assert sum(map(len, mine)) == len(set().union(*mine))
 
 
+def test_texts_that_differ_only_in_white_space_are_copies(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    blanks = (" ", "  ", "\n", "\u00a0")
+    texts = [f"text{blank}{i}" for i in range(40) for blank in blanks]
+    write_jsonl(folder / "train.jsonl", texts, ["a"] * 80 + ["b"] * 80)
+    write_jsonl(folder / "test.jsonl", ["held out", "text  0"], ["a", "b"])
+    write_jsonl(folder / "unsupervised.jsonl", ["held  out", "free"], ["", ""])
+    with pytest.warns(DataWarning, match="1 of 2 texts of test are in train, too"):
+        stored = corpus.ensure(config(folder, tmp_path))
+    numbers = [
+        {text.split()[1] for text in corpus.read_split(stored, name).texts}
+        for name in ("train", "validation")
+    ]
+    assert [len(each) for each in numbers] == [36, 4]
+    assert corpus.read_split(stored, "unsupervised").texts == ["free"]
+    train, test, _ = stored.manifest.statistics
+    assert (train.num_duplicates, test.num_shared) == (120, {"train": 1, "unsupervised": 1})
+
+
 def test_unsupervised_leaves_out_held_out_texts(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()

@@ -220,7 +220,8 @@ def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: P
     folder = shutil.copytree(trained, tmp_path / "run")
     stored = corpus.ensure(run.open_run(folder).config.data)
     learnt = corpus.read_split(stored, "train").texts[:30]
-    texts = [*learnt, *(f"a film {i}" for i in range(10))]
+    texts = [*learnt[:20], *(text.replace(" ", "  ") for text in learnt[20:])]
+    texts += [f"a film {i}" for i in range(10)]
     write_jsonl(tmp_path / "o.jsonl", texts, ["neg", "pos"] * 20)
     with pytest.warns(DataWarning, match="30 of these 40 reviews"):
         evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data.reviews import SPLITS, Reviews, Rows
+from imdb_transformer.data.reviews import SPLITS, Reviews, Rows, single_spaced
 from imdb_transformer.errors import DataError
 
 DEFAULT_SHARE = 0.1
@@ -76,9 +76,10 @@ def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str
         splits["train"], splits["validation"] = listed if by_list else _take_share(train, share_of(config))
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
-        held_out = {text for name in ("validation", "test") if name in splits for text in splits[name].texts}
+        parts = [splits[name] for name in ("validation", "test") if name in splits]
+        held_out = {single_spaced(text) for part in parts for text in part.texts}
         rows = splits["unsupervised"]
-        splits["unsupervised"], _ = _partition(rows, [text in held_out for text in rows.texts])
+        splits["unsupervised"], _ = _partition(rows, [single_spaced(text) in held_out for text in rows.texts])
     learnt = set(splits["train"].labels)
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
@@ -113,11 +114,13 @@ def _sorted(rows: Rows) -> Rows:
 
 def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
     """(rest, share): a share of each class's texts, every copy of a text on the same side."""
+    texts = [single_spaced(text) for text in rows.texts]
     chosen: set[str] = set()
     for label in set(rows.labels):
-        texts = list(dict.fromkeys(text for text, other in zip(*rows, strict=True) if other == label))
-        chosen.update(texts[: max(1, round(fraction * len(texts)))])  # rows are in the order of their hashes
-    return _partition(rows, [text in chosen for text in rows.texts])
+        of_label = (text for text, other in zip(texts, rows.labels, strict=True) if other == label)
+        distinct = list(dict.fromkeys(of_label))  # rows are in the order of their hashes
+        chosen.update(distinct[: max(1, round(fraction * len(distinct)))])
+    return _partition(rows, [text in chosen for text in texts])
 
 
 def _partition(rows: Rows, chosen: list[bool]) -> tuple[Rows, Rows]:

@@ -36,6 +36,11 @@ class Rows(NamedTuple):
     labels: list[int]
 
 
+def single_spaced(text: str) -> str:
+    """The text with a blank between words: texts that differ only in white space are copies."""
+    return " ".join(text.split())
+
+
 def joined(parts: Sequence[Rows]) -> Rows:
     """The rows of several splits, in their order."""
     texts = [text for part in parts for text in part.texts]
@@ -135,7 +140,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_by_label: dict[str, int]
     num_empty: int
     num_duplicates: int
-    """rows whose text occurs earlier in the same split"""
+    """rows whose text occurs earlier in the same split, whatever its white space"""
     num_shared: dict[str, int]
     """distinct texts that also occur in another split, by its name"""
     num_with_breaks: int
@@ -146,7 +151,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
 
 def measure(reviews: Reviews) -> list[SplitStatistics]:
     """Statistics of each split."""
-    distinct = {name: set(rows.texts) for name, rows in reviews.splits.items()}
+    distinct = {name: set(map(single_spaced, rows.texts)) for name, rows in reviews.splits.items()}
     statistics = []
     for name, (texts, labels) in reviews.splits.items():
         num_words = np.array([len(text.split()) for text in texts] or [0])

@@ -17,7 +17,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.layouts import is_test_alone
-from imdb_transformer.data.reviews import Rows, joined
+from imdb_transformer.data.reviews import Rows, joined, single_spaced
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
@@ -209,7 +209,7 @@ def _new_reviews(texts: list[str], located: Located, data_dir: str | None) -> ND
     for opened, _ in located:
         config = opened.config.data.model_copy(update={"data_dir": data_dir} if data_dir else {})
         learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
-    return np.array([text not in learnt for text in texts])
+    return np.array([single_spaced(text) not in learnt for text in texts])
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
