@@ -7,6 +7,7 @@ huggingface.co/docs/hub/model-cards).
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
-    others = {each.split: each for each in measured(opened, "best-*") if " of " in each.split}
+    others = _on_other_reviews(opened)
     # Readers of the card do not have the other folders.
     source, rights = _plain(Path(config.data.source).name), "The texts are not part of this repository."
     if is_imdb:
@@ -174,6 +175,17 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
+
+
+def _on_other_reviews(opened: run.Run) -> dict[str, Evaluation]:
+    """The evaluations on other reviews by their names, oldest first. Equal names get numbers."""
+    evaluations: dict[str, Evaluation] = {}
+    for each in measured(opened, "best-*"):
+        if " of " in each.split:
+            numbered = (f"{each.split} ({number})" for number in count(2))
+            name = next(name for name in chain([each.split], numbered) if name not in evaluations)
+            evaluations[name] = each
+    return evaluations
 
 
 def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
