@@ -17,6 +17,7 @@ from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
 from imdb_transformer.data.tables import Skip, open_table
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
+from tests.conftest import imdb_tx
 
 GERMAN = [("Sehr schön – ein “großer” Film; ja!", "5"), ("Öde,\nleider", "1")]
 
@@ -304,6 +305,30 @@ def test_a_value_that_training_does_not_read_may_change_its_type(tmp_path: Path)
     rows.append({"text": "late", "label": 1, "price": 4.5, "of": {"a": 1}})
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "late" in sources.read(DataConfig(source=str(tmp_path / "r.jsonl"))).splits["train"].texts
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_list_of_mixed_types_is_named_and_training_does_not_read_it(tmp_path: Path, number: int) -> None:
+    rows = [{"text": f"t{i}", "label": i % 2, "meta": [i]} for i in range(20)]
+    rows[number]["meta"] = [1, {"b": 2}]
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    splits = sources.read(DataConfig(source=str(path))).splits
+    assert f"t{number}" in splits["train"].texts
+    with pytest.raises(DataError, match=rf"line {number + 1} does not fit .* \(column 'meta' cannot hold"):
+        rows_of(path)
+    reported: list[str] = []
+    _, blocks = open_table(path, {"text": "--text"}, bad_row=Skip(reported.append))
+    assert [row for batch, _ in blocks for row in batch.to_pylist()] == [*rows[:number], *rows[number + 1 :]]
+    assert len(reported) == 1
+
+
+def test_predictions_that_are_printed_need_no_other_column(linear: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"text": "a good film", "meta": [1, {"b": 2}]}\n')
+    assert imdb_tx("predict", "--run", linear, "--input", path).exit_code == 0
+    refused = imdb_tx("predict", "--run", linear, "--input", path, "--output", tmp_path / "out.jsonl")
+    assert "line 1 does not fit the table's columns (column 'meta'" in str(refused.exception)
 
 
 def test_a_column_that_training_does_not_read_may_appear_late(tmp_path: Path) -> None:

@@ -150,7 +150,9 @@ def _views(
 
 
 @contextmanager
-def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
+def _opened(
+    source: Path, reading: InputFormat, *, keeps_all: bool
+) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse_row
     from imdb_transformer.data.tables import Skip
@@ -159,7 +161,14 @@ def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, It
     file = sys.stdin.buffer if source == STDIN else None
     skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
     bad_row = skip if reading.bad_rows == "skip" else refuse_row
-    yield open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=bad_row, file=file)
+    yield open_reviews(
+        source,
+        reading.text_column,
+        encoding=reading.encoding,
+        bad_row=bad_row,
+        file=file,
+        keeps_all=keeps_all,
+    )
     if skip.num_rows:
         screen.note(f"skipped rows: {skip.num_rows:,}")
 
@@ -167,7 +176,7 @@ def _opened(source: Path, reading: InputFormat) -> "Iterator[tuple[pa.Schema, It
 def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
-    with _opened(source, reading) as (_, parts):
+    with _opened(source, reading, keeps_all=False) as (_, parts):
         predictor = load(request, exact=not source.is_file(), few=is_typed)
         blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
         _show(predictor, _typed(blocks) if is_typed else blocks, request, is_typed=is_typed)
@@ -190,7 +199,7 @@ def write_rows(
     """Writes the rows with their predictions."""
     from imdb_transformer.inference import predicted_tables
 
-    with _opened(source, reading) as (schema, parts):
+    with _opened(source, reading, keeps_all=True) as (schema, parts):
         predicted_tables.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()

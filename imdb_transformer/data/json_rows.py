@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -12,6 +13,8 @@ from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
 
 MAX_NESTING = 100
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
+SIMPLE: dict[type, pa.DataType] = {int: pa.int64(), str: pa.string()}
+UNTYPED = (pa.ArrowException, UnicodeError, OverflowError)  # mixed types; a lone surrogate; over 64 bits
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
@@ -69,14 +72,14 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
     return pa.schema([(name, _type_of([cells.get(name) for cells in records])) for name in names])
 
 
-def column_of(values: list[Any], field: "pa.Field[Any]", *, is_exact: bool) -> pa.Array:
-    """The values as a column; with `is_exact`, it must keep them. Raises ValueError that names the column."""
+def column_of(values: list[Any], field: "pa.Field[Any]") -> pa.Array:
+    """The values as a column that keeps them. Raises ValueError that names the column."""
     problem = f"column {field.name!r} cannot hold its value"
     try:
         column = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, OverflowError):
         raise ValueError(problem) from None
-    if is_exact and not pa.types.is_string(field.type) and not all(map(_is_kept, values, column.to_pylist())):
+    if not pa.types.is_string(field.type) and not all(map(_is_kept, values, column.to_pylist())):
         raise ValueError(problem)
     return column
 
@@ -96,13 +99,15 @@ def _is_kept(value: Any, stored: Any) -> bool:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    """The type of all values, or else of the first: rows of another type are reported on conversion."""
-    try:
+    """The type of all values, or else of the first that has one: other rows are reported on conversion."""
+    with suppress(*UNTYPED):
         return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
-    except (pa.ArrowException, UnicodeError, OverflowError):  # a lone surrogate; over 64 bits
-        first = next(value for value in values if value is not None)
-        kind = {int: pa.int64(), str: pa.string()}.get(type(first))
-        return kind or with_leaves(pa.array([first]).type, TEXT_FOR_NULL)
+    for value in (value for value in values if value is not None):
+        if kind := SIMPLE.get(type(value)):
+            return kind
+        with suppress(*UNTYPED):
+            return with_leaves(pa.array([value]).type, TEXT_FOR_NULL)
+    return pa.string()
 
 
 def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:

@@ -71,7 +71,7 @@ def open_table(
     `wanted` has the required columns, each with the option that names another. If a file is not named like a
     table, each line is a cell of the first required column. `bad_row` is called for each malformed row. If
     it returns, the row is left out. If `file` is passed, it is read instead of the one at `path`. Without
-    `keeps_all`, only the required columns need to keep their values.
+    `keeps_all`, the other columns of JSON are empty, and may hold anything in the file.
     """
     contents = _read(path, wanted, encoding, bad_row, file, keeps_all=keeps_all)
     return next(contents), contents
@@ -133,38 +133,43 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
     """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
+    names = list(dict.fromkeys(name for _, _, cells in first for name in cells))
+    if wanted is not None:
+        first, parts = _emptied(first, names, wanted), (_emptied(part, names, wanted) for part in parts)
     schema = schema_of([cells for _, _, cells in first])
-    exact = [name for name in schema.names if wanted is None or name in wanted]
     yield schema
     for part in chain([first] if first else [], parts):
-        if wanted is not None:  # a later row may have more columns than the first ones
-            part = [(n, size, {key: cells.get(key) for key in schema.names}) for n, size, cells in part]
         try:
-            yield _as_block(part, schema, exact)
+            yield _as_block(part, schema)
         except ValueError:
-            yield _as_block([row for row in part if _fits(row, schema, exact, report)], schema)
+            yield _as_block([row for row in part if _fits(row, schema, report)], schema)
+
+
+def _emptied(part: list[rows.Row], names: Sequence[str], wanted: Iterable[str]) -> list[rows.Row]:
+    """The rows with the values of the wanted columns alone: the others may hold anything."""
+    return [
+        (number, size, {name: cells.get(name) if name in wanted else None for name in names})
+        for number, size, cells in part
+    ]
 
 
 def _in_parts(records: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
     return in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, size_of=itemgetter(1))
 
 
-def _as_block(part: list[rows.Row], schema: pa.Schema, exact: Sequence[str] = ()) -> Block:
-    """The rows in the columns of a schema. The `exact` columns must keep their values. Raises ValueError."""
+def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
+    """The rows in the columns of a schema. Raises ValueError if a column cannot keep its values."""
     names = set(schema.names)
     for _, _, cells in part:
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
-    columns = [
-        column_of([cells.get(field.name) for _, _, cells in part], field, is_exact=field.name in exact)
-        for field in schema
-    ]
+    columns = [column_of([cells.get(field.name) for _, _, cells in part], field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema), [number for number, _, _ in part]
 
 
-def _fits(row: rows.Row, schema: pa.Schema, exact: list[str], report: rows.BadRow) -> bool:
+def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
     try:
-        _as_block([row], schema, exact)
+        _as_block([row], schema)
     except ValueError as error:
         report(row[0], f"does not fit the table's columns ({error})")
         return False

@@ -26,12 +26,12 @@ CALL = "call.json"
 
 def open_reviews(
     path: Path, column: str, *, encoding: str = "utf-8", bad_row: tables.Report = refuse,
-    file: BinaryIO | None = None,
+    file: BinaryIO | None = None, keeps_all: bool = True,
 ) -> tuple[pa.Schema, Iterator[pa.Table]]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
 
-    In a text file or a pipe each line is a review. In a table, a row without text is a bad row. `bad_row` and
-    `file` are those of `open_table`. Raises ConfigError and DataError.
+    In a text file or a pipe each line is a review. In a table, a row without text is a bad row. `bad_row`,
+    `file` and `keeps_all` are those of `open_table`. Raises ConfigError and DataError.
     """
     if file is None and not path.exists():
         raise DataError(f"There is no file {path}.")
@@ -41,7 +41,9 @@ def open_reviews(
         raise ConfigError(f"--input {path}: its name must end in .txt, {tables.ENDINGS}.")
     hint = {column: "--text-column"}
     try:
-        schema, blocks = tables.open_table(path, hint, encoding=encoding, bad_row=bad_row, file=file)
+        schema, blocks = tables.open_table(
+            path, hint, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all
+        )
     except DataError as error:
         suggestion = "" if file else suggested_options(path, encoding, column)
         raise DataError(f"{error}{suggestion}") from None
