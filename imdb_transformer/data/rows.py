@@ -30,6 +30,8 @@ SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 ZIP = "PK\x03\x04"
 """how ZIP archives and .xlsx files begin"""
+ESCAPED = re.compile("_x(00[01][0-9A-Fa-f])_")
+"""how Excel writes a control character, such as _x000D_"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
     codecs.BOM_UTF32_LE: "utf-32",
@@ -187,7 +189,7 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
         try:
             sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
             sheet.reset_dimensions()  # some programs write a size that leaves rows out
-            cells = [[_as_text(value) for value in row] for row in sheet.iter_rows(values_only=True)]
+            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None
     numbered = ((number, row) for number, row in enumerate(cells, 1) if any(row))
@@ -205,7 +207,11 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
     return names, rows()
 
 
-def _as_text(value: object) -> str:
+def _as_text(cell: Any) -> str:
+    """The text of a cell of Excel. It is empty if the cell has an error such as #N/A."""
+    value = None if cell.data_type == "e" else cell.value
+    if isinstance(value, str):
+        return ESCAPED.sub(lambda code: chr(int(code[1], 16)), value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return value.isoformat() if isinstance(value, date) else "" if value is None else str(value)
