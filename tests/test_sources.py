@@ -308,6 +308,15 @@ def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
         from_named_labels({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
 
 
+def test_classes_that_look_the_same_give_a_warning() -> None:
+    labels = ["caf\u00e9", "cafe\u0301", "pos", "pos\u200b", "1", "\uff11", "neg"]
+    columns: NamedColumns = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    with pytest.warns(
+        DataWarning, match=r"written: '1', '１'; 'cafe\u0301', 'caf\u00e9'; 'pos', 'pos\\u200b'\. If"
+    ):
+        assert len(from_named_labels(columns, origin="r.csv").classes) == 7
+
+
 def test_equal_numbers_that_are_several_classes_give_a_warning() -> None:
     columns: NamedColumns = {"train": (["a", "b", "c", "d"], ["4.50", "1", "4.5", "nan"])}
     with pytest.warns(DataWarning, match=r"written: '4\.5', '4\.50'\. If"):

@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -105,11 +106,12 @@ def from_named_labels(
 
 
 def _warn_of_spellings(classes: Iterable[str]) -> None:
-    """Names the first classes that are equal numbers, or differ only in case or blanks."""
+    """Names the first classes that are equal numbers, look the same, or differ only in case or blanks."""
     alike: dict[object, list[str]] = {}
     for name in classes:
-        _, number, _ = order = _numbers_first(name)
-        key: object = number if order[0] == 0 else "".join(name.split()).casefold()
+        visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
+        _, number, _ = order = _numbers_first(visible)
+        key: object = number if order[0] == 0 else "".join(visible.split()).casefold()
         alike.setdefault(key, []).append(name)
     if several := [names for names in alike.values() if len(names) > 1]:
         shown = "; ".join(", ".join(map(repr, names)) for names in several[:NUM_SPELLINGS])
