@@ -22,6 +22,7 @@ from imdb_transformer.report.layout import html_table, shortened
 from imdb_transformer.report.pages import with_page, write_evaluation
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
+from imdb_transformer.training import loop
 from imdb_transformer.training.train import training_steps
 from tests.conftest import imdb_tx, write_jsonl
 
@@ -300,6 +301,24 @@ def test_the_page_of_an_interrupted_training_says_so(tiny: Callable[..., Config]
     page = (tmp_path / "run" / "report.html").read_text()
     assert ">interrupted. " in page
     assert '<progress value="3"' in page
+    assert "http-equiv" not in page
+
+
+def test_the_page_of_a_run_that_was_killed_after_its_last_step_is_written_when_it_is_resumed(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    monkeypatch.setattr(loop, "conclude", killed)
+    with pytest.raises(KeyboardInterrupt):
+        list(with_page(training_steps(tiny(), folder, "classifier"), folder))
+    assert "http-equiv" in (folder / "report.html").read_text()
+    monkeypatch.undo()
+    assert not list(with_page(training_steps(None, folder, "classifier", resume=True), folder))
+    page = (folder / "report.html").read_text()
+    assert ">finished. " in page
     assert "http-equiv" not in page
 
 

@@ -29,7 +29,10 @@ REFRESH_SECONDS = 10  # while the run is training
 
 
 def with_page(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
-    """The steps of a training. Writes the run's page after the first, each checkpoint and the last."""
+    """The steps of a training. Writes the run's page after the first, each checkpoint and the last.
+
+    It also writes it if no step was left: the run may have been killed after its last one.
+    """
     update = None
     try:
         for update in steps:
@@ -39,6 +42,13 @@ def with_page(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
     finally:
         if update is not None:
             write_training(folder, update.num_steps)
+    if update is None and _is_reloaded(run.locate(folder)[0].folder / FILE_NAME):
+        write_training(folder, result_of(folder).num_steps)
+
+
+def _is_reloaded(page: Path) -> bool:
+    """Whether a page is that of a running training, which a browser reloads."""
+    return page.exists() and '<meta http-equiv="refresh"' in page.read_text(encoding="utf-8")
 
 
 def write_training(folder: Path, num_steps: int) -> Path:
