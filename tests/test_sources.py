@@ -1,3 +1,4 @@
+import gzip
 import json
 import warnings
 from collections.abc import Callable
@@ -93,6 +94,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         (b"text,label\na,pos\nb,pos\n", "two classes"),
         (b"text,label\na,pos\nb,\n", "line 3 has no label"),
         (b"text,label\ncaf\xe9,pos\nb,neg\n", "not UTF-8"),
+        (gzip.compress(b"text,label\n", mtime=0), r"add \.gz to its name, as in reviews\.csv\.gz"),
         (b'text,label\n"a,pos\nb,neg\n', "line 2 opens a quote that is not closed"),
     ],
 )

@@ -32,6 +32,8 @@ ZIP = "PK\x03\x04"
 """how ZIP archives and .xlsx files begin"""
 ESCAPED = re.compile("_x(00[01][0-9A-Fa-f])_")
 """how Excel writes a control character, such as _x000D_"""
+GZIP = re.compile("\x1f.\x08")
+"""how gzip files begin; the second byte is no character of most encodings"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
     codecs.BOM_UTF32_LE: "utf-32",
@@ -134,6 +136,8 @@ def read_delimited(
         raise ValueError("it is a Parquet file; rename it to .parquet")
     if first.startswith(ZIP):
         raise ValueError("it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx")
+    if GZIP.match(first):
+        raise ValueError("it is compressed by gzip; add .gz to its name, as in reviews.csv.gz")
     if "\0" in first:
         name = "utf-16-be" if first.startswith("\0") else "utf-16-le"
         raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
