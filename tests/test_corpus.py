@@ -435,6 +435,14 @@ def test_relative_and_absolute_paths_use_the_same_stored_corpus(
     assert corpus.ensure(config(source.name, tmp_path)) == first._replace(is_new=False)
 
 
+def test_the_folder_of_a_source_with_a_long_name_has_a_short_one(tmp_path: Path) -> None:
+    path = tmp_path / f"{'x' * 244}.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(40)], ["a", "b"] * 20)
+    stored = corpus.ensure(config(path, tmp_path))
+    assert stored.folder.name.startswith("x" * 60 + "-")
+    assert corpus.corpus_folder(config(path.with_name("x" * 245), tmp_path)) != stored.folder
+
+
 def test_the_stored_corpus_depends_on_the_held_out_fraction() -> None:
     default, wider = DataConfig(source="demo"), DataConfig(source="demo", held_out_fraction=0.3)
     assert corpus.corpus_folder(default) != corpus.corpus_folder(wider)

@@ -98,6 +98,10 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch:
     export = tmp_path / "my reviews  (May).csv.gz"
     export.touch()
     assert run_name("scratch", "scratch.toml", str(export)) == "my-reviews-(May)"
+    for letter, num_letters in (("x", 60), ("Ж", 30), ("字", 20), ("\udce9", 60)):
+        long = tmp_path / f"{letter * 80}.csv"
+        long.touch()
+        assert run_name("base", "base.toml", str(long), ending="-nb") == letter * num_letters + "-nb"
 
 
 def test_a_file_whose_name_is_not_utf_8_is_refused_by_its_name(tmp_path: Path) -> None:

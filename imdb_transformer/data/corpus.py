@@ -26,6 +26,7 @@ from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
 
 MANIFEST = "manifest.json"
+MAX_NAME_LENGTH = 60  # characters of the source's name in a folder's name
 AGAIN = "delete {} and run `imdb-tx download` again."
 
 
@@ -194,7 +195,7 @@ def corpus_folder(config: DataConfig) -> Path:
     if (config.encoding, config.bad_rows) != ("utf-8", "fail"):
         settings += (config.encoding, config.bad_rows)
     key = hashlib.sha256(repr((place, *settings)).encode()).hexdigest()[:8]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0]) or "corpus"
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(place).name.split(".")[0])[:MAX_NAME_LENGTH] or "corpus"
     return Path(config.data_dir) / f"{name}-{key}"
 
 

@@ -1,10 +1,13 @@
 """The command that comes after a training, and the name and folder of a new run."""
 
+import os
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
 from imdb_transformer.errors import RunError, command_line
+
+MAX_NAME_BYTES = 60  # of the reviews' name in a run's name; a file system allows 255 in all
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
@@ -17,7 +20,10 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
         return usual
     name = path.name.split(".")[0] if is_table else path.resolve().name
-    return ("-".join(name.split()) or usual) + ending  # it needs no quotes
+    name = "-".join(name.split())  # it needs no quotes
+    while len(os.fsencode(name)) > MAX_NAME_BYTES:
+        name = name[:-1]
+    return (name or usual) + ending
 
 
 def unused(folder: Path) -> Path:
