@@ -161,14 +161,8 @@ def _opened(
     file = sys.stdin.buffer if source == STDIN else None
     skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
     bad_row = skip if reading.bad_rows == "skip" else refuse_row
-    yield open_reviews(
-        source,
-        reading.text_column,
-        encoding=reading.encoding,
-        bad_row=bad_row,
-        file=file,
-        keeps_all=keeps_all,
-    )
+    column, encoding = reading.text_column, reading.encoding
+    yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if skip.num_rows:
         screen.note(f"skipped rows: {skip.num_rows:,}")
 

@@ -38,9 +38,9 @@ VERSIONED = ("torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safete
 Status = Literal["running", "interrupted", "diverged", "finished"]
 CheckpointName = Literal["best", "last", "previous"]
 LAST: Final = "last"
+PREVIOUS: Final = "previous"
 SHIPPED = Path(__file__).parent.parent / "shipped"  # runs that come with the package, by name
 AUTO, SHIPPED_ENCODER, SHIPPED_CLASSIFIER = "auto", "imdb-encoder", "imdb"  # `auto` is one of the two
-PREVIOUS: Final = "previous"
 
 # An encoder pretrained on text alone, a classifier on top of an encoder, or a linear baseline.
 Kind = Literal["encoder", "classifier", "linear"]
@@ -201,8 +201,7 @@ def open_run(folder: Path) -> Run:
 
     Raises RunError if there is no run, or if it is damaged.
     """
-    is_shipped = any((SHIPPED / folder / name).exists() for name in (INFO, CONFIG))
-    if is_shipped and not (folder / INFO).exists():
+    if not (folder / INFO).exists() and any((SHIPPED / folder / name).exists() for name in (INFO, CONFIG)):
         folder = SHIPPED / folder
     info = open_info(folder)
     path = folder / CONFIG
