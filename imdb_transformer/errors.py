@@ -21,6 +21,10 @@ class DataError(Exception):
     exit_code = 3
 
 
+class EmptyError(DataError):
+    """A table has no row that can be read."""
+
+
 class DataWarning(UserWarning):
     """The reviews can be used, but the user should know something about them."""
 

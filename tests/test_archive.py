@@ -181,7 +181,11 @@ def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> Non
 
 def test_hidden_files_and_folders_are_no_reviews(tmp_path: Path) -> None:
     """macOS adds `._0_9.txt` to archives, and Jupyter a folder."""
-    hidden = {"aclImdb/train/pos/._0_9.txt": "\0\5", "aclImdb/train/.ipynb_checkpoints/0.txt": "a copy"}
+    hidden = {
+        "aclImdb/train/pos/._0_9.txt": "\0\5",
+        "aclImdb/train/.ipynb_checkpoints/0.txt": "a copy",
+        "__MACOSX/train/pos/0.txt": "another",
+    }
     plain = read(make_archive(tmp_path / "plain.tar.gz"))
     both = make_archive(tmp_path / "both.tar.gz", files=hidden | FILES)
     assert read(both) == plain

@@ -158,6 +158,15 @@ def test_what_is_stored_below_a_source_is_not_read_with_it(
     assert sum(each.num_rows for each in corpus.ensure(inside).manifest.statistics) == 110
 
 
+def test_a_store_of_another_name_in_the_source_is_not_read_with_it(tmp_path: Path) -> None:
+    for name in ("reviews_train.jsonl", "reviews_test.jsonl"):
+        write_jsonl(tmp_path / name, [f"t{j} of {name}" for j in range(50)], ["a", "b"] * 25)
+    source = DataConfig(source=str(tmp_path), data_dir=str(tmp_path / "store"))
+    first = corpus.ensure(source)
+    second = corpus.ensure(source.model_copy(update={"data_dir": str(tmp_path / "other")}))
+    assert second.content_hash == first.content_hash
+
+
 def test_a_log_that_grows_beside_the_tables_changes_nothing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [f"t{j}" for j in range(50)], ["a", "b"] * 25)
     source = DataConfig(source=str(tmp_path), data_dir=str(tmp_path / "store"))

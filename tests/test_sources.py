@@ -171,10 +171,77 @@ def test_a_folder_may_name_the_split_of_its_tables(
 
 def test_a_split_may_be_named_exactly_and_another_in_a_longer_name(tmp_path: Path) -> None:
     texts = write_splits(tmp_path, "reviews_train.csv", "test.csv", "test-old.csv", "below/train.csv")
+    texts |= write_splits(tmp_path, "unsupervised.csv")
     with pytest.warns(DataWarning, match=r"not read: test-old\.csv\."):
         splits = read(tmp_path).splits
-    assert splits["train"].texts == texts["reviews_train.csv"]
+    assert splits["train"].texts == texts["reviews_train.csv"] + texts["below/train.csv"]
     assert splits["test"].texts == texts["test.csv"]
+    texts |= write_splits(tmp_path, "train.csv")
+    with pytest.warns(DataWarning, match=r"not read: reviews_train\.csv, test-old\.csv\."):
+        splits = read(tmp_path).splits
+    assert splits["train"].texts == texts["train.csv"]
+    assert splits["test"].texts == texts["test.csv"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training.csv", "testing.csv"),
+        ("data/training_set.csv", "data/eval-0.csv"),
+        ("train/test-drive.csv", "test/train-set.csv"),
+        ("default/train/0.csv", "default/test/0.csv"),
+    ],
+)
+def test_the_split_of_a_table_is_in_its_path(tmp_path: Path, names: tuple[str, str]) -> None:
+    texts = write_splits(tmp_path, *names)
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    splits = read(tmp_path).splits
+    assert {name: rows.texts for name, rows in splits.items()} == {
+        "train": texts[names[0]], "test": texts[names[1]],
+    }  # fmt: skip
+
+
+def test_what_is_no_table_of_a_split_is_refused_or_left_out(tmp_path: Path) -> None:
+    (tmp_path / "unsupervised.txt").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match="no train split; it has: unsupervised"):
+        read(tmp_path)
+    texts = write_splits(tmp_path, "reviews.csv", "conf/settings.json")
+    assert read(tmp_path).splits["train"].texts == texts["reviews.csv"]
+    write_splits(tmp_path, "train/train.csv", "train/train.json")
+    (tmp_path / "reviews.csv").unlink()
+    with pytest.raises(DataError, match=r"two files for train: train/train\.csv and train/train\.json"):
+        read(tmp_path)
+
+
+def test_a_link_to_the_folder_of_a_split_does_not_hide_it(tmp_path: Path) -> None:
+    texts = write_splits(tmp_path, "train/a.csv", "test/a.csv")
+    (tmp_path / "all").symlink_to("train")
+    (tmp_path / "run.json").write_text("{}")
+    assert read(tmp_path).splits["train"].texts == texts["train/a.csv"]
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff", "\n"])
+def test_the_card_says_which_file_is_which_split(tmp_path: Path, mark: str) -> None:
+    texts = write_splits(tmp_path, "a.csv", "b.csv", "valid.csv")
+    blocks = "  - split: train\n    path: b.csv\n  - split: test\n    path: a.csv\n"
+    header = f"{mark}---\nconfigs:\n- config_name: x\n  data_files:\n{blocks}---\n"
+    (tmp_path / "README.md").write_text(header)
+    splits = read(tmp_path).splits
+    assert (splits["train"].texts, splits["test"].texts) == (texts["b.csv"], texts["a.csv"])
+
+
+def test_numbers_have_the_class_names_of_the_table_before(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    table.to_parquet(tmp_path / "train-0.parquet")
+    for name in ("train-1.parquet", "test-0.parquet"):
+        pq.write_table(pa.table({"text": ["c", "d"], "label": [1, 0]}), tmp_path / name)
+    reviews = read(tmp_path)
+    assert reviews.classes == ("neg", "pos")
+    assert reviews.splits["train"].labels == [0, 1, 1, 0]
+    assert reviews.splits["test"].labels == [1, 0]
 
 
 def test_each_part_of_a_split_keeps_its_own_class_names(tmp_path: Path) -> None:
@@ -195,6 +262,7 @@ def test_parts_of_a_table_follow_the_rules_of_one_table(tmp_path: Path) -> None:
     """Labels and texts stay as they are written, an empty part counts for nothing, errors name the file."""
     (tmp_path / "part-0.csv").write_text("text;label\nNone;01\nNA;true\n")
     (tmp_path / "part-1.csv").write_text("")
+    (tmp_path / "part-1.json").write_text("[]")
     (tmp_path / "part-2.csv").write_text("text;label\nc;1.50\ntorn\n")
     (tmp_path / "._part-0.csv").write_bytes(b"\0\5")
     with pytest.raises(DataError, match=r"part-2\.csv: line 3"):

@@ -141,7 +141,8 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
         if member.name.startswith("/") or ".." in Path(member.name).parts:
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         name = posixpath.normpath(member.name)
-        if member.isfile() and REVIEW.search(name):
+        is_hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+        if member.isfile() and REVIEW.search(name) and not is_hidden:
             if member.size > MAX_MEMBER_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
             yield name, archive.extractfile(member).read()  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
 from imdb_transformer.store.locks import one_at_a_time
 
-MANIFEST = "manifest.json"
+MANIFEST = layouts.MANIFEST
 MAX_NAME_LENGTH = 60  # characters of the source's name in a folder's name
 AGAIN = "delete {} and run `imdb-tx download` again."
 

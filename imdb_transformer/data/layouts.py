@@ -11,13 +11,16 @@ from imdb_transformer.errors import DataError
 from imdb_transformer.store import run
 
 MAX_HEADER_BYTES = 1 << 20
-HEADER = re.compile(rb"---\r?\n.*?\n---", re.DOTALL)  # of a README.md on the hub
+HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*---\r?\n.*?\n---", re.DOTALL)  # of a README.md on the hub
+DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", run.INFO)
+"""files that look like tables: four are of the hub"""
 
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
 
-# In the folder for stored corpora: corpora, encoded splits, tokenizers, and what is hidden.
-STORED = re.compile(r"\..*|encoded|tokenizers|.*-[0-9a-f]{8}")
+# In the folder for stored corpora: encoded splits, tokenizers, what is hidden, and corpora with a manifest.
+STORED = re.compile(r"\..*|encoded|tokenizers")
+CORPUS, MANIFEST = re.compile(r".*-[0-9a-f]{8}"), "manifest.json"
 
 
 def split_of_name(path: Path) -> str:
@@ -34,17 +37,17 @@ def is_unlabelled_text(path: Path) -> bool:
 
 def is_hidden(path: Path) -> bool:
     """Whether a file is hidden, or one that macOS (`._r.csv`) or Excel (`~$r.xlsx`) made beside another."""
-    return path.name.startswith((".", "~$"))
+    return path.name.startswith((".", "~$", "__MACOSX"))
 
 
 def has_card(folder: Path) -> bool:
-    """Whether a folder has a README.md like those on the hub, whose header assigns files to splits."""
+    """Whether a folder has a README.md of the hub, whose header assigns files to splits or names classes."""
     path = folder / "README.md"
     if not path.is_file():
         return False
     with path.open("rb") as file:
         header = HEADER.match(file.read(MAX_HEADER_BYTES))
-    return header is not None and b"\nconfigs:" in header[0]
+    return header is not None and any(key in header[0] for key in (b"\nconfigs:", b" class_label:"))
 
 
 def splits_named(path: Path) -> set[str]:
@@ -54,46 +57,56 @@ def splits_named(path: Path) -> set[str]:
 
 
 def is_test_alone(folder: Path) -> bool:
-    """Whether the names in a folder say that it has reviews of test, and none to train on."""
-    names = set().union(*(splits_named(path) for path in folder.iterdir() if not is_hidden(path)))
-    return "test" in names and not names & {"train", "validation"}
+    """Whether the files in a folder say that they hold reviews of test, and none to train on."""
+    paths = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
+    splits = set(map(split_of, paths))
+    return "test" in splits and not splits & {"train", "validation"}
 
 
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
-    """The tables of each split. Under "" are those whose names say no split, or several.
+    """The tables of each split. Under "" are those whose paths say no split, or several.
 
-    A table's split is in its name, or else in the name of a folder that it is in. `train.csv` alone is train,
-    even if there is a `train-old.csv`. If the folder itself has `train.csv` or the like, or only tables
-    without a split, those in its subfolders are left out.
+    Beside `test.csv`, `test-old.csv` says no split, and beside `train.csv` no longer name does. If the folder
+    itself has `train.csv`, or only tables that say no split, the tables in its subfolders are left out.
     """
-    names = [Path(name) for name, _ in files_below(folder, data_dir)]
-    names = [name for name in names if not any(map(is_hidden, map(Path, name.parts)))]
-    tables_below = [name for name in names if tables.is_table(name)]
-    top = [
-        name for name in names if len(name.parts) == 1 and (name in tables_below or is_unlabelled_text(name))
-    ]
-    exact = {split: [name for name in top if split_of_name(name) == split] for split in SPLITS}
-    for split, alike in exact.items():
-        if len(alike) > 1:
-            raise DataError(f"{folder} has two files for {split}: {alike[0]} and {alike[1]}.")
-    has_exact = any(exact[split] for split in SPLITS if split != "unsupervised")
-    is_unnamed = top and not any(map(splits_named, top))
+    names = [Path(name) for name, _ in files_below(folder, data_dir) if is_read(Path(name))]
+    top = [name for name in names if len(name.parts) == 1]
+    has_train = "train" in map(split_of_name, top)
+    labelled = [name for name in top if split_of_name(name) != "unsupervised"]
+    says_nothing = labelled and not any(map(splits_named, labelled))
+    chosen = top if has_train or says_nothing else names
+    short: dict[tuple[Path, str], Path] = {}
+    for name in chosen:
+        split = split_of_name(name)
+        if split and (other := short.setdefault((name.parent, split), name)) != name:
+            raise DataError(f"{folder} has two files for {split}: {other} and {name}.")
     files: dict[str, list[Path]] = {}
-    for name in top if has_exact or is_unnamed else sorted({*top, *tables_below}):
-        split = split_of(name)
-        if has_exact and exact.get(split) and name not in exact[split]:  # `train-old.csv`
-            split = ""
+    for name in chosen:
+        split = split_of_name(name)
+        if not split and (name.parent, "train") not in short:
+            split = split_of(name)
+            split = "" if (name.parent, split) in short else split
         files.setdefault(split, []).append(folder / name)
     return files
 
 
+def is_read(name: Path) -> bool:
+    """Whether a file in a folder is a table, or `unsupervised.txt` beside one. Hidden files are not read."""
+    is_text = len(name.parts) == 1 and is_unlabelled_text(name)
+    is_known = (tables.is_table(name) and name.name not in DESCRIPTIONS) or is_text
+    return is_known and not any(map(is_hidden, map(Path, name.parts)))
+
+
 def split_of(name: Path) -> str:
-    """The split of a file by its name, or else by the folders in its path; empty if unknown.
+    """The split that a file's path says: `test` or `test.csv` first, then longer names. Empty if unknown.
 
     >>> split_of(Path("test/part-0.csv")), split_of(Path("train_test.csv"))
     ('test', '')
     """
-    splits = next(filter(None, map(splits_named, map(Path, reversed(name.parts)))), set())
+    parts = [Path(part) for part in reversed(name.parts)]
+    if short := next(filter(None, map(split_of_name, parts)), ""):
+        return short
+    splits = next(filter(None, map(splits_named, parts)), set())
     return splits.pop() if len(splits) == 1 else ""
 
 
@@ -105,14 +118,16 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
     store, seen = os.path.realpath(data_dir), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
-        if target in seen or run.INFO in file_names:  # a link may lead to a folder that contains it
+        is_corpus = CORPUS.fullmatch(place) and MANIFEST in file_names
+        is_ours = place != str(folder) and (is_corpus or run.INFO in file_names)
+        if target in seen or is_ours:  # a link may lead to a folder that contains it
             folder_names.clear()
             continue
         seen.add(target)
         if target == store:
             for names in (folder_names, file_names):
                 names[:] = [name for name in names if not STORED.fullmatch(name)]
-        folder_names.sort()
+        folder_names.sort(key=lambda name: (os.path.islink(f"{place}/{name}"), name))  # noqa: PTH114
         for name in sorted(file_names):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link

@@ -14,7 +14,10 @@ from pydantic import BaseModel
 from imdb_transformer.errors import DataError, warn
 
 SPLITS = ("train", "validation", "test", "unsupervised")
-SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised"}
+SPLIT_ALIASES = {
+    "training": "train", "testing": "test", "eval": "test", "evaluation": "test",
+    "valid": "validation", "val": "validation", "dev": "validation", "unsup": "unsupervised",
+}  # fmt: skip
 UNLABELLED = -1
 MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20

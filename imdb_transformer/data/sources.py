@@ -26,7 +26,7 @@ from imdb_transformer.data.reviews import (
 )
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
-from imdb_transformer.errors import DataError, reason_of, warn
+from imdb_transformer.errors import DataError, EmptyError, reason_of, warn
 
 HUB_NAME = "stanfordnlp/imdb"
 
@@ -79,7 +79,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
             return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     files = layouts.tables_by_split(folder, Path(config.data_dir))
     in_folder = [path for path in chain(*files.values()) if path.parent == folder]
-    if layouts.has_card(folder) and not any(map(layouts.split_of_name, in_folder)):
+    if layouts.has_card(folder) and "train" not in map(layouts.split_of_name, in_folder):
         return _read_card(folder, config, classes)
     unnamed = files.pop("", [])
     if not files and not unnamed:
@@ -87,7 +87,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
             f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
         )
     are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
-    if files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
+    if unnamed and files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
         files["train"] = unnamed
     elif not files:
         names = ", ".join(path.name for path in unnamed[:10])
@@ -114,15 +114,21 @@ def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
 def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str]) -> Reviews:
     columns: NamedColumns = {}
     places: dict[str, list[tuple[Path, int]]] = {}
+    first, class_names = None, None
     with _bad_rows(config) as bad_row:
         for split in (name for name in SPLITS if name in files):  # train first
             texts, labels = columns.setdefault(split, ([], []))
             places[split] = []
             for path in files[split]:
-                if path.stat().st_size == 0 and len(files[split]) > 1:  # a part without rows
-                    continue
-                first = files[next(iter(columns))][0]
-                part, numbers = _read_table(path, split, config, bad_row, first)
+                try:
+                    schema, blocks = _opened(path, _columns_needed(split, config), config, bad_row, first)
+                except EmptyError:  # as Spark leaves parts
+                    if len(files[split]) > 1:
+                        continue
+                    raise
+                first = first or path
+                class_names = tables.class_names(schema, config.label_column) or class_names
+                part, numbers = _columns(blocks, schema, split, config, path, bad_row, class_names)
                 texts += part[0]
                 labels += part[1]
                 places[split] += [(path, number) for number in numbers]
@@ -134,21 +140,19 @@ def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequ
         )  # fmt: skip
 
 
-def _read_table(
-    path: Path, split: str, config: DataConfig, bad_row: tables.Report, first: Path
-) -> tuple[tuple[list[str], list[object]], list[int]]:
-    """The texts and labels of one table, and their row numbers. `first` is the table that was read first."""
-    needed = _columns_needed(split, config)
+def _opened(
+    path: Path, needed: dict[str, str], config: DataConfig, bad_row: tables.Report, first: Path | None
+) -> tuple[pa.Schema, Iterator[Block]]:
+    """Columns and rows of a table. `first` is a table that has the needed columns."""
     try:
-        schema, blocks = tables.open_table(
-            path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
-        )
+        return tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False)
+    except EmptyError:
+        raise
     except DataError as error:
         advice = suggested_options(path, config.encoding, *needed)
-        if advice and path != first:  # it has the columns
+        if advice and first:
             advice = SAME_COLUMNS.format(first)
         raise DataError(f"{error}{advice}") from None
-    return _columns(blocks, schema, split, config, path, bad_row)
 
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
@@ -161,9 +165,12 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 def _columns(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
-    bad_row: tables.Report,
+    bad_row: tables.Report, former_names: list[str] | None = None,
 ) -> tuple[tuple[list[str], list[object]], list[int]]:  # fmt: skip
-    """The texts and labels of a table, and their row numbers. If there are no labels, they are None."""
+    """The texts and labels of a table, and their row numbers. If there are no labels, they are None.
+
+    `former_names` are the classes that another table gave numbers. They hold if this one gives none.
+    """
     texts: list[str] = []
     labels: list[object] = []
     numbers: list[int] = []
@@ -173,6 +180,8 @@ def _columns(
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
         advice = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
         raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.{advice}")
+    if is_labelled and names is None and pa.types.is_integer(kind):
+        names = former_names
     is_short = pa.types.is_float32(kind) or pa.types.is_float16(kind)
     by_index = dict(enumerate(names or ()))
     for batch, batch_numbers in tables.with_text(

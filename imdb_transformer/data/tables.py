@@ -20,7 +20,7 @@ import pyarrow as pa
 from imdb_transformer.data import rows
 from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
-from imdb_transformer.errors import DataError, reason_of
+from imdb_transformer.errors import DataError, EmptyError, reason_of
 
 DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
@@ -105,7 +105,7 @@ def _read(
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
-            raise DataError(f"{path} is empty, or has only bad rows.")
+            raise EmptyError(f"{path} is empty, or has only bad rows.")
         check_columns(schema.names, wanted, path)
         yield schema
         yield from contents
