@@ -119,8 +119,8 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
         is_corpus = CORPUS.fullmatch(place) and MANIFEST in file_names
-        is_ours = place != str(folder) and (is_corpus or run.INFO in file_names)
-        if target in seen or is_ours:  # a link may lead to a folder that contains it
+        is_output = place != str(folder) and (is_corpus or run.INFO in file_names)
+        if target in seen or is_output:  # a link may lead to a folder that contains it
             folder_names.clear()
             continue
         seen.add(target)
