@@ -2,6 +2,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,18 @@ def test_a_store_of_another_name_in_the_source_is_not_read_with_it(tmp_path: Pat
     first = corpus.ensure(source)
     second = corpus.ensure(source.model_copy(update={"data_dir": str(tmp_path / "other")}))
     assert second.content_hash == first.content_hash
+
+
+def test_any_file_that_a_card_may_name_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    block = "  - split: train\n    path: rows.csv.zip\n"
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: x\n  data_files:\n{block}---\n")
+    source = DataConfig(source=str(tmp_path), data_dir=str(tmp_path / "store"))
+    for number in (50, 60):
+        rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(number))
+        with zipfile.ZipFile(tmp_path / "rows.csv.zip", "w") as file:
+            file.writestr("rows.csv", f"text,label\n{rows}")
+        (statistics,) = corpus.ensure(source).manifest.statistics
+        assert statistics.num_rows == number
 
 
 def test_a_log_that_grows_beside_the_tables_changes_nothing(tmp_path: Path) -> None:

@@ -214,10 +214,14 @@ def test_what_is_no_table_of_a_split_is_refused_or_left_out(tmp_path: Path) -> N
 
 
 def test_a_link_to_the_folder_of_a_split_does_not_hide_it(tmp_path: Path) -> None:
-    texts = write_splits(tmp_path, "train/a.csv", "test/a.csv")
-    (tmp_path / "all").symlink_to("train")
+    texts = write_splits(tmp_path, "data/train/a.csv", "data/test/a.csv", ".cache/dev/a.csv")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "all").symlink_to("../data/train")
+    (tmp_path / "a" / "validation").symlink_to("../.cache/dev")
     (tmp_path / "run.json").write_text("{}")
-    assert read(tmp_path).splits["train"].texts == texts["train/a.csv"]
+    splits = read(tmp_path).splits
+    assert splits["train"].texts == texts["data/train/a.csv"]
+    assert splits["validation"].texts == texts[".cache/dev/a.csv"]
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff", "\n"])
@@ -302,6 +306,13 @@ def test_a_damaged_file_in_the_hubs_layout_gets_a_sentence(
     with pytest.raises(DataError, match="cannot be read as PARQUET"):
         read(folder)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_parts_that_are_all_empty_are_refused(tmp_path: Path) -> None:
+    for i in range(2):
+        (tmp_path / f"part-{i}.csv").write_text("")
+    with pytest.raises(DataError, match=r"part-0\.csv has no rows that can be read"):
+        read(tmp_path)
 
 
 def write_hub_layout(folder: Path) -> Path:

@@ -105,13 +105,17 @@ def test_control_characters_in_a_workbook_are_read_and_errors_are_empty_cells(tm
     errors = ("#N/A", "#VALUE!", "#REF!", "#DIV/0!", "#NAME?", "#NUM!", "#NULL!")
     book = openpyxl.Workbook()
     assert book.active is not None
-    for row in [("text", "stars"), ("two_x000D_\nlines_x1234_", 5), *(("bad", error) for error in errors)]:
+    for row in [
+        ("text", "stars"),
+        ("two_x000D_\nlines_x1234__x005F_x000D_", 5),
+        *(("bad", error) for error in errors),
+    ]:
         book.active.append(row)
     book.active.append(("#N/A", 1))
     book.active.append(("A text may be #N/A", 1))
     book.save(tmp_path / "r.xlsx")
     first, *others, last_but_one, last = rows_of(tmp_path / "r.xlsx")
-    assert first == {"text": "two\r\nlines_x1234_", "stars": "5"}
+    assert first == {"text": "two\r\nlines_x1234__x000D_", "stars": "5"}
     assert others == [{"text": "bad", "stars": ""}] * len(errors)
     assert last_but_one == {"text": "", "stars": "1"}
     assert last == {"text": "A text may be #N/A", "stars": "1"}

@@ -210,8 +210,9 @@ def fingerprint_of(config: DataConfig) -> str:
     if not (is_local(config) and path.exists()):
         return ""
     stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+    reads_all = layouts.has_card(path)  # `datasets` knows more formats
     for name, status in layouts.files_below(path, Path(config.data_dir)):
-        if name.lower().endswith(layouts.READ_SUFFIXES):  # a log in the folder may change
+        if reads_all or name.lower().endswith(layouts.READ_SUFFIXES):  # a log in the folder may change
             stats += [name, status.st_size, status.st_mtime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 

@@ -18,8 +18,9 @@ DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "datase
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
 
-# In the folder for stored corpora: encoded splits, tokenizers, what is hidden, and corpora with a manifest.
+# In the folder for stored corpora: encoded splits, tokenizers, and what is hidden.
 STORED = re.compile(r"\..*|encoded|tokenizers")
+# A stored corpus, in any folder.
 CORPUS, MANIFEST = re.compile(r".*-[0-9a-f]{8}"), "manifest.json"
 
 
@@ -40,6 +41,11 @@ def is_hidden(path: Path) -> bool:
     return path.name.startswith((".", "~$", "__MACOSX"))
 
 
+def has_hidden_part(name: Path) -> bool:
+    """Whether a file in a folder, or a folder in its path, is hidden."""
+    return any(is_hidden(Path(part)) for part in name.parts)
+
+
 def has_card(folder: Path) -> bool:
     """Whether a folder has a README.md of the hub, whose header assigns files to splits or names classes."""
     path = folder / "README.md"
@@ -58,8 +64,8 @@ def splits_named(path: Path) -> set[str]:
 
 def is_test_alone(folder: Path) -> bool:
     """Whether the files in a folder say that they hold reviews of test, and none to train on."""
-    paths = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
-    splits = set(map(split_of, paths))
+    names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
+    splits = {split_of(name) for name in names if not has_hidden_part(name)}
     return "test" in splits and not splits & {"train", "validation"}
 
 
@@ -94,7 +100,7 @@ def is_read(name: Path) -> bool:
     """Whether a file in a folder is a table, or `unsupervised.txt` beside one. Hidden files are not read."""
     is_text = len(name.parts) == 1 and is_unlabelled_text(name)
     is_known = (tables.is_table(name) and name.name not in DESCRIPTIONS) or is_text
-    return is_known and not any(map(is_hidden, map(Path, name.parts)))
+    return is_known and not has_hidden_part(name)
 
 
 def split_of(name: Path) -> str:
@@ -113,9 +119,10 @@ def split_of(name: Path) -> str:
 def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Each file below a folder: its path from there, and its status. Links are followed.
 
-    What is stored in `data_dir`, which may be the folder or in it, is left out, and so are runs.
+    Hidden folders, stored corpora and runs are left out, and so is all else in `data_dir`, which may be the
+    folder or in it. A link to a folder below is left out, too: its target is there.
     """
-    store, seen = os.path.realpath(data_dir), set()
+    store, root, seen = os.path.realpath(data_dir), os.path.realpath(folder), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
         is_corpus = CORPUS.fullmatch(place) and MANIFEST in file_names
@@ -127,8 +134,17 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
         if target == store:
             for names in (folder_names, file_names):
                 names[:] = [name for name in names if not STORED.fullmatch(name)]
-        folder_names.sort(key=lambda name: (os.path.islink(f"{place}/{name}"), name))  # noqa: PTH114
+        paths = [Path(place, name) for name in sorted(folder_names)]
+        folder_names[:] = [path.name for path in paths if not (is_hidden(path) or _leads_below(path, root))]
         for name in sorted(file_names):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
             yield file[len(str(folder)) + 1 :], status
+
+
+def _leads_below(path: Path, folder: str) -> bool:
+    """Whether a path is a link to something below a folder that is not hidden there."""
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    return target.is_relative_to(folder) and not has_hidden_part(target.relative_to(folder))

@@ -145,7 +145,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_by_label: dict[str, int]
     num_empty: int
     num_duplicates: int
-    """rows whose text occurs earlier in the same split, whatever its white space"""
+    """rows whose text occurs earlier in the same split, ignoring differences in white space"""
     num_shared: dict[str, int]
     """distinct texts that also occur in another split, by its name"""
     num_with_breaks: int

@@ -30,8 +30,8 @@ SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 ZIP = "PK\x03\x04"
 """how ZIP archives and .xlsx files begin"""
-ESCAPED = re.compile("_x(00[01][0-9A-Fa-f])_")
-"""how Excel writes a control character, such as _x000D_"""
+ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
+"""how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
 GZIP = re.compile("\x1f.\x08")
 """how gzip files begin; the second byte is no character of most encodings"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe

@@ -133,7 +133,7 @@ def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequ
                 labels += part[1]
                 places[split] += [(path, number) for number in numbers]
             if not texts:
-                raise DataError(f"{files[split][0]} has a header and no rows that can be read.")
+                raise DataError(f"{files[split][0]} has no rows that can be read.")
         return from_named_labels(
             columns, origin=config.source, classes=classes, labelled=bool(config.label_column),
             bad_row=bad_row, place=lambda split, i: tables.place(*places[split][i]),
