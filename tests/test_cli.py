@@ -38,7 +38,7 @@ def test_every_command_prints_json(config_path: Path, tmp_path: Path, source: Pa
     assert {split["split"]: split["num_rows"] for split in downloaded["statistics"]} == {
         "train": 200, "test": 100, "unsupervised": 100,
     }  # fmt: skip
-    assert answer("download", *data)["was_there"]
+    assert answer("download", *data)["was_stored"]
     tokenized = answer("tokenize", "--config", config_path)
     assert tokenized["vocab_size"] <= 400
     assert tokenized["splits"]["test"]["num_reviews"] == 100

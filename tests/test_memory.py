@@ -94,9 +94,9 @@ print(full - before_release, before_release - resident())
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident sizes are counted otherwise")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    told = subprocess.run([sys.executable, "-c", HOARD], capture_output=True, check=True, text=True).stdout
-    not_kept, released = map(int, told.split())
-    assert not_kept < 32 << 20
+    printed = subprocess.run([sys.executable, "-c", HOARD], capture_output=True, check=True, text=True).stdout
+    freed_at_once, released = map(int, printed.split())
+    assert freed_at_once < 32 << 20
     assert released > 200 << 20
 
 

@@ -44,6 +44,6 @@ def download(
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}
-        print(json.dumps(place | {"was_there": not stored.is_new} | stored.manifest.model_dump(mode="json")))
+        print(json.dumps(place | {"was_stored": not stored.is_new} | stored.manifest.model_dump(mode="json")))
     else:
         print(summaries.corpus(stored))

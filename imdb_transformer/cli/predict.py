@@ -65,21 +65,17 @@ def predict(
     if bool(texts) == has_input:
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     is_stdin = texts == ["-"] or input_file == Path("-")
+    reads_table = is_stdin or has_input
     can_resume = output is not None and input_file is not None and input_file.is_file()
     has_format = text_column is not None or encoding != "utf-8" or bad_rows is not None
     mistakes = {
         "- reads standard input, and takes no other text beside it.": "-" in texts and len(texts) > 1,
-        "--text-column, --encoding and --bad-rows need --input or -.": has_format and texts and not is_stdin,
+        "--text-column, --encoding and --bad-rows need --input or -.": has_format and not reads_table,
         "--output needs --input.": output is not None and not has_input,
         "--resume needs --output, and a file as --input.": resume and not can_resume,
         "--force needs --output.": force and output is None,
-        "--method needs --explain.": method is not None and not explain,
-        "--layer and --head need --attention.": (layer is not None or head is not None) and not attention,
-        "--explain and --attention take no --input.": has_input and (explain or attention),
-        "--html needs --explain or --attention.": html is not None and not (explain or attention),
     }
-    if sentences := [sentence for sentence, is_made in mistakes.items() if is_made]:
-        raise ConfigError(" ".join(sentences))
+    _check_options(mistakes | _mistakes_of_views(has_input, explain, method, attention, layer, head, html))
     if html is not None:
         check_page(html)
     paths = run_paths or [default_run()]
@@ -93,14 +89,40 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts)
         return
-    from imdb_transformer.inference.predictor import locate
-
-    column = text_column or locate(paths[0])[0].config.data.text_column
-    reading = predictions.InputFormat(column, "utf-8" if encoding is None else encoding, bad_rows or "fail")
+    reading = _input_format(paths[0], text_column, encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading)
     else:
         predictions.write_rows(request, source, reading, output, resume=resume, force=force)
+
+
+def _mistakes_of_views(
+    has_input: bool, explain: bool, method: str | None, attention: bool, layer: int | None,
+    head: int | None, html: Path | None,
+) -> dict[str, bool]:  # fmt: skip
+    """What may be wrong with the options under "Why": each mistake, and whether it was made."""
+    return {
+        "--method needs --explain.": method is not None and not explain,
+        "--layer and --head need --attention.": (layer is not None or head is not None) and not attention,
+        "--explain and --attention take no --input.": has_input and (explain or attention),
+        "--html needs --explain or --attention.": html is not None and not (explain or attention),
+    }
+
+
+def _check_options(mistakes: dict[str, bool]) -> None:
+    """Raises ConfigError with all mistakes that were made."""
+    if sentences := [sentence for sentence, is_made in mistakes.items() if is_made]:
+        raise ConfigError(" ".join(sentences))
+
+
+def _input_format(
+    path: Path, text_column: str | None, encoding: str | None, bad_rows: options.BadRows | None
+) -> predictions.InputFormat:
+    """How a table is read. By default, the texts are in the column of the run's training reviews."""
+    from imdb_transformer.inference.predictor import locate
+
+    column = text_column or locate(path)[0].config.data.text_column
+    return predictions.InputFormat(column, "utf-8" if encoding is None else encoding, bad_rows or "fail")
 
 
 def default_run(runs: Path = options.RUNS) -> Path:

@@ -79,21 +79,21 @@ def column_of(values: list[Any], field: "pa.Field[Any]") -> pa.Array:
         column = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, OverflowError):
         raise ValueError(problem) from None
-    if not pa.types.is_string(field.type) and not all(map(_is_kept, values, column.to_pylist())):
+    if not pa.types.is_string(field.type) and not all(map(_is_unchanged, values, column.to_pylist())):
         raise ValueError(problem)
     return column
 
 
-def _is_kept(value: Any, stored: Any) -> bool:
+def _is_unchanged(value: Any, stored: Any) -> bool:
     """Whether a column has stored a value as it is; a field that an object lacks may be stored as null.
 
     pyarrow itself cuts 1.9 to 1 in a column of integers, makes true 1.0 in one of other numbers, and drops
     new fields of an object.
     """
     if isinstance(value, dict) and isinstance(stored, dict):
-        return all(each is None or _is_kept(each, stored.get(name)) for name, each in value.items())
+        return all(each is None or _is_unchanged(each, stored.get(name)) for name, each in value.items())
     if isinstance(value, list) and isinstance(stored, list):
-        return all(map(_is_kept, value, stored))
+        return all(map(_is_unchanged, value, stored))
     is_nan = value != value
     return is_nan or (value == stored and isinstance(value, bool) == isinstance(stored, bool))
 

@@ -104,7 +104,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     predictor, opened = Predictor.load(*paths), located[0][0]
     config = config_file.parse({"data": opened.config.data.model_dump() | changes}, origin="evaluate").data
     config.check_labelled()
-    rows = _reviews_of(config, split, located, is_own=source is None)
+    rows = _reviews_of(config, split, located, is_of_run=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
@@ -139,7 +139,7 @@ def split_of(source: str | None, split: str | None) -> str:
     return split or (ALL if is_file or (is_folder and is_test_alone(Path(str(source)))) else "test")
 
 
-def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: bool) -> Rows:
+def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: bool) -> Rows:
     """The reviews of a split. Raises DataError if they do not fit the runs."""
     info = located[0][0].info
     if split == ALL:
@@ -150,14 +150,14 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_own: boo
             raise DataError(f"{config.source} has no review with a label.")
         return rows
     try:
-        stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_own else "")
+        stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_of_run else "")
     except DataError as error:
-        if not is_own or not corpus.is_local(config) or Path(config.source).exists():
+        if not is_of_run or not corpus.is_local(config) or Path(config.source).exists():
             raise
         where = "Name the folder that stores these reviews with --data-dir, or other reviews with --source."
         raise DataError(f"{error} {where}") from None
     for each, _ in located:
-        if is_own and stored.content_hash != each.info.corpus_hash:
+        if is_of_run and stored.content_hash != each.info.corpus_hash:
             raise DataError(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
                 "may contain some of them. To evaluate on it anyway, name it with --source."
