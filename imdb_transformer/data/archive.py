@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from imdb_transformer.data.layouts import has_hidden_part
 from imdb_transformer.data.reviews import SPLIT_ALIASES, NamedColumns, Reviews, from_named_labels, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError, reason_of
@@ -30,8 +31,7 @@ MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-# Not a hidden file, such as those that macOS adds (`._1.txt`), or one in a hidden folder.
-REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/(?!\.)[^/]+/(?!\.)[^/]+\.txt$")
+REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/[^/]+/[^/]+\.txt$")
 READING = "reading file"
 
 
@@ -114,7 +114,7 @@ def root_of_tree(folder: Path, split: str = "train") -> Path | None:
     """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
     roots = (folder, folder / "aclImdb")
     paths = ((root, path) for root in roots for path in root.glob(f"{split}/*/*.txt"))
-    return next((root for root, path in paths if REVIEW.search(path.as_posix())), None)
+    return next((root for root, path in paths if _is_review(path.relative_to(root))), None)
 
 
 def read_tree(
@@ -126,11 +126,16 @@ def read_tree(
     `classes` the split `train` may be missing.
     """
     check_encoding(encoding)
-    paths = [path for path in sorted(root.glob("*/*/*.txt")) if REVIEW.search(path.as_posix())]
+    paths = [path for path in sorted(root.glob("*/*/*.txt")) if _is_review(path.relative_to(root))]
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
     )
     return _collect(files, str(root), encoding, bad_row, classes)
+
+
+def _is_review(name: Path) -> bool:
+    """Whether a file of a tree holds a review. macOS and Jupyter add hidden files and folders."""
+    return REVIEW.search(name.as_posix()) is not None and not has_hidden_part(name)
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
@@ -141,8 +146,7 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
         if member.name.startswith("/") or ".." in Path(member.name).parts:
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
         name = posixpath.normpath(member.name)
-        is_hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-        if member.isfile() and REVIEW.search(name) and not is_hidden:
+        if member.isfile() and _is_review(Path(name)):
             if member.size > MAX_MEMBER_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
             yield name, archive.extractfile(member).read()  # type: ignore[union-attr]

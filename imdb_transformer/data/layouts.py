@@ -36,14 +36,14 @@ def is_unlabelled_text(path: Path) -> bool:
     return path.suffix.lower() == ".txt" and split_of_name(path) == "unsupervised"
 
 
-def is_hidden(path: Path) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether a file is hidden, or one that macOS (`._r.csv`) or Excel (`~$r.xlsx`) made beside another."""
-    return path.name.startswith((".", "~$", "__MACOSX"))
+    return name.startswith((".", "~$", "__MACOSX"))
 
 
 def has_hidden_part(name: Path) -> bool:
     """Whether a file in a folder, or a folder in its path, is hidden."""
-    return any(is_hidden(Path(part)) for part in name.parts)
+    return any(map(is_hidden, name.parts))
 
 
 def has_card(folder: Path) -> bool:
@@ -135,7 +135,9 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
             for names in (folder_names, file_names):
                 names[:] = [name for name in names if not STORED.fullmatch(name)]
         paths = [Path(place, name) for name in sorted(folder_names)]
-        folder_names[:] = [path.name for path in paths if not (is_hidden(path) or _leads_below(path, root))]
+        folder_names[:] = [
+            path.name for path in paths if not (is_hidden(path.name) or _leads_below(path, root))
+        ]
         for name in sorted(file_names):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link

@@ -230,9 +230,9 @@ def check_file(folder: Path, info: RunInfo, name: str) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path names a checkpoint. A run's own folder may be called so, too."""
-    is_called_so = path.parent.name == "checkpoints" and path.name in get_args(CheckpointName)
-    return is_called_so and not (path / INFO).exists()
+    """Whether a path names a checkpoint. The folder of a run may have the same name."""
+    has_its_name = path.parent.name == "checkpoints" and path.name in get_args(CheckpointName)
+    return has_its_name and not (path / INFO).exists()
 
 
 def locate(path: Path) -> tuple[Run, Path]:
