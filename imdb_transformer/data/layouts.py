@@ -134,10 +134,8 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
         if target == store:
             for names in (folder_names, file_names):
                 names[:] = [name for name in names if not STORED.fullmatch(name)]
-        paths = [Path(place, name) for name in sorted(folder_names)]
-        folder_names[:] = [
-            path.name for path in paths if not (is_hidden(path.name) or _leads_below(path, root))
-        ]
+        visible = [Path(place, name) for name in sorted(folder_names) if not is_hidden(name)]
+        folder_names[:] = [path.name for path in visible if not _leads_below(path, root)]
         for name in sorted(file_names):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
