@@ -190,6 +190,8 @@ def test_a_split_may_be_named_exactly_and_another_in_a_longer_name(tmp_path: Pat
         ("data/training_set.csv", "data/eval-0.csv"),
         ("train/test-drive.csv", "test/train-set.csv"),
         ("default/train/0.csv", "default/test/0.csv"),
+        ("trainset.csv", "testset.csv"),
+        ("data/TrainingData.csv", "data/testdataset2.csv"),
     ],
 )
 def test_the_split_of_a_table_is_in_its_path(tmp_path: Path, names: tuple[str, str]) -> None:

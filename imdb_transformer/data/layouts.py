@@ -57,9 +57,10 @@ def has_card(folder: Path) -> bool:
 
 
 def splits_named(path: Path) -> set[str]:
-    """The splits whose names a file's name contains, as in `train-00000-of-00001.parquet`."""
-    words = [SPLIT_ALIASES.get(word, word) for word in re.split(r"[^a-z]+", path.name.lower())]
-    return {*words}.intersection(SPLITS)
+    """The splits that a file's name contains, as in `train-00000-of-00001.parquet` or `testset_2.csv`."""
+    words = re.split(r"[^a-z]+", path.name.lower())
+    names = [word.removesuffix("set").removesuffix("split").removesuffix("data") for word in words]
+    return {SPLIT_ALIASES.get(name, name) for name in names}.intersection(SPLITS)
 
 
 def is_test_alone(folder: Path) -> bool:
