@@ -125,6 +125,23 @@ def test_the_time_of_a_dry_run_includes_an_update_for_each_step(
     assert cost["seconds"] == 2 * cost["num_steps"]
 
 
+def test_a_dry_run_tries_a_part_of_a_large_batch(config_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(estimate, "_learn", lambda _, batch, learn=estimate._learn: (
+        tried.append(batch.ids.numel()), learn(_, batch),
+    ))  # fmt: skip
+    command = ("train", "--config", config_path, "--set", "train.batch_tokens=4096", "--dry-run", "--json")
+    whole = json.loads(imdb_tx(*command).stdout)["estimate"]
+    assert max(tried) > 2048
+    tried.clear()
+    monkeypatch.setattr(estimate, "MAX_TRIED_TOKENS", 512)
+    part = json.loads(imdb_tx(*command).stdout)["estimate"]
+    assert max(tried) <= 512
+    assert part["num_steps"] == whole["num_steps"]
+    assert part["flops"] == pytest.approx(whole["flops"], rel=0.1)
+    assert part["memory_bytes"] == pytest.approx(whole["memory_bytes"], rel=0.1)
+
+
 def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
     hub = ("--set", "data.source=hub", "--set", f"data.data_dir={tmp_path}")
     refused = imdb_tx("train", "--config", "scratch.toml", "--dry-run", *hub)

@@ -1,7 +1,7 @@
 """The cost of a training before it starts: parameters, FLOPs, memory and time.
 
-FLOPs and time are measured on forward and backward passes over one batch of the plan, and scaled to the whole
-plan by tokens. An update of the weights takes the same time in each step.
+FLOPs and time are measured on forward and backward passes over one batch of the plan, or a part of it, and
+scaled to the whole plan by tokens. An update of the weights takes the same time in each step.
 """
 
 import resource
@@ -21,10 +21,11 @@ from imdb_transformer.data.batches import padded
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
-from imdb_transformer.training.plan import Batch, get_batch, make_plan
+from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 
 NUM_TIMED = 3
+MAX_TRIED_TOKENS = 8192  # of a batch on a CPU: a batch for a GPU could take all memory of a laptop
 # For each token of a batch: gaps left by batches of other sizes, and code compiled for those sizes.
 # Measured as the largest resident size less one batch's share (demo and scratch.toml 33 KiB, pretrain 46).
 GAP_BYTES = 36 << 10
@@ -65,13 +66,15 @@ def estimate(prepared: Prepared) -> Estimate:
     plan = make_plan(config, train)
     sizes = [len(indices) * padded(int(train.lengths[indices].max())) for _, indices in plan.batches]
     typical, largest = int(np.argsort(sizes)[len(sizes) // 2]), int(np.argmax(sizes))
-    batch = get_batch(train, plan.batches[typical][1], hardware)
+    batch, peak_before = _tried_batch(prepared, plan.batches[typical][1]), _peak_resident_bytes()
     with FlopCounterMode(display=False) as counter:
         _learn(prepared, batch)  # also warms up
     seconds = _seconds(partial(_learn, prepared, batch), hardware)
     answer_seconds = _seconds(partial(_predict, prepared, batch), hardware) if validation else 0.0
-    activations = _activation_bytes(prepared, get_batch(train, plan.batches[largest][1], hardware))
-    share = sum(sizes) / sizes[typical]
+    tried = _tried_batch(prepared, plan.batches[largest][1])
+    scale = sizes[largest] / tried.ids.numel()
+    activations = int(scale * _activation_bytes(prepared, tried))
+    share = sum(sizes) / batch.ids.numel()
     num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)
     peak_bytes = _peak_resident_bytes()
@@ -79,7 +82,8 @@ def estimate(prepared: Prepared) -> Estimate:
     # What training adds to this process: moments, and the moving average of the weights. All are fp32.
     num_added = sum(moment.numel() for moment in moments(optimizers, model).values())
     num_added += parameters["total"] * bool(config.train.ema_decay)
-    resident = peak_bytes + 4 * num_added + GAP_BYTES * config.train.batch_tokens
+    resident = peak_before + scale * (peak_bytes - peak_before)
+    resident += 4 * num_added + GAP_BYTES * config.train.batch_tokens
     update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
     return Estimate(
         hardware=hardware.describe(),
@@ -90,11 +94,20 @@ def estimate(prepared: Prepared) -> Estimate:
         num_steps=plan.num_steps,
         flops=counter.get_total_flops() * share,
         memory_bytes=4 * (2 * parameters["total"] + num_added) + activations,  # with weights and gradients
-        resident_bytes=None if hardware.device.type == "cuda" else resident,
+        resident_bytes=None if hardware.device.type == "cuda" else int(resident),
         seconds=seconds * share
         + update_seconds * plan.num_steps
         + answer_seconds * num_validated / batch.num_tokens,
     )
+
+
+def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:
+    """A batch of the plan, or on a CPU as many of its reviews as have `MAX_TRIED_TOKENS`, at least one."""
+    train, hardware = prepared.train, prepared.hardware
+    num_tried = len(indices)
+    if hardware.device.type == "cpu":
+        num_tried = max(1, MAX_TRIED_TOKENS // padded(int(train.lengths[indices].max())))
+    return get_batch(train, indices[:num_tried], hardware)
 
 
 def _num_reviews(prepared: Prepared) -> dict[str, int]:
