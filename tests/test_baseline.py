@@ -2,19 +2,19 @@ import html
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation import baseline as baseline_module
-from imdb_transformer.evaluation.baseline import Yardstick, make_baseline
-from imdb_transformer.evaluation.compare import Pair, compare, pair_of
+from imdb_transformer.evaluation.baseline import Yardstick, accuracy_together, make_baseline
+from imdb_transformer.evaluation.compare import compare
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split
 from imdb_transformer.inference.linear import STRENGTH, WORDS, fit, log_count_ratio, vectorizer
 from imdb_transformer.inference.predictor import Predictor
@@ -157,21 +157,47 @@ def test_a_training_ends_with_a_comparison_with_a_linear_model(
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
 
 
-@pytest.mark.parametrize("low", [0.001, 0.0])
-def test_a_training_names_the_mean_with_a_linear_model_if_it_is_better_by_more_than_chance(
-    low: float, tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_mean_with_a_linear_model_has_the_accuracy_that_eval_measures(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_low(*runs: Any) -> Pair:
-        return pair_of(*runs).model_copy(update={"low": low})
-
-    monkeypatch.setattr(baseline_module, "pair_of", with_low)
+    compared = []
+    monkeypatch.setattr(baseline_module, "accuracy_together", lambda *each: compared.append(each))
     ended = train(tiny("train.yardstick=true", "train.epochs=1"), tmp_path / "run")
     make_baseline(tmp_path / "nb", tiny(), "nb")
-    both = evaluate([ended.folder, tmp_path / "nb"], "validation").accuracy
-    yardstick = result_of(ended.folder).yardstick
-    assert yardstick is not None
-    assert yardstick.together == (both if low > 0 else None)
-    assert both > max(yardstick.accuracy, yardstick.accuracy + yardstick.difference)
+    both = evaluate([ended.folder, tmp_path / "nb"], "validation")
+    ((first, second, labels),) = compared
+    mean = np.log((np.exp(first) + np.exp(second)) / 2)
+    assert (mean.argmax(1) == labels).mean() == both.accuracy
+    assert -mean[np.arange(len(labels)), labels].mean() == pytest.approx(both.loss, rel=1e-5)
+
+
+def test_the_mean_of_two_models_is_better_only_by_more_than_chance() -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 400)
+
+    def model(noise: float, seed: int) -> NDArray[np.float64]:
+        signal = 2 * labels - 1 + noise * np.random.default_rng(seed).normal(size=400)
+        scores = signal[:, None] / noise**2 * [-1, 1]
+        return np.asarray(log_softmax(scores, axis=1))
+
+    def correct(log_probabilities: NDArray[np.float64]) -> float:
+        return float((log_probabilities.argmax(1) == labels).mean())
+
+    first, second, better = model(1.5, 1), model(1.5, 2), model(0.5, 3)
+    mean = np.log((np.exp(first) + np.exp(second)) / 2)
+    assert accuracy_together(first, second, labels) == correct(mean) > correct(first) > correct(second)
+    assert accuracy_together(first, first, labels) is None
+    assert accuracy_together(first, better, labels) is None
+    assert accuracy_together(first[:19], second[:19], labels[:19]) is None
+
+
+def test_a_lower_log_loss_is_enough_if_the_mean_is_as_accurate() -> None:
+    """Each model is sure of half of the reviews, and only just right about the others."""
+    labels = np.zeros(400, np.int64)
+    sure, unsure = np.log([0.99, 0.01]), np.log([0.51, 0.49])
+    first = np.array([sure, unsure] * 200)
+    second = first[::-1]
+    assert accuracy_together(first, second, labels) == 1
+    assert accuracy_together(first, np.flip(second, 1), labels) is None
 
 
 def test_the_mean_is_not_named_if_the_linear_model_alone_is_better(
@@ -200,7 +226,7 @@ def test_the_comparison_names_the_commands_that_use_both_models(
 ) -> None:
     better = Yardstick(accuracy=0.8, difference=-0.01, low=-0.02, high=0.001, together=0.8234)
     told = summaries.yardstick(better, "runs/a")
-    assert "\nThe mean of both has 82.34%." in told
+    assert "\nThe mean of both is better: 82.34%. To use it:\n" in told
     assert "imdb-tx baseline --config runs/a/config.toml --run-dir runs/a-nb\n" in told
     assert told.endswith("imdb-tx predict --run runs/a --run runs/a-nb 'a text'")
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
-from scipy.special import softmax
+from scipy.special import log_softmax
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
@@ -22,6 +22,8 @@ from imdb_transformer.store.run import Weighting
 from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
+MIN_COMPARED = 20  # reviews; fewer say nothing about the mean of two models
+NORMAL_95 = 1.96  # standard errors on each side of a 95% interval
 
 
 class Baseline(BaseModel):
@@ -90,7 +92,7 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
     high: float
     """95% interval of the difference (`evaluation/compare.py`)"""
     together: float | None = None
-    """accuracy of the mean of both models' probabilities, if it beats the better by more than chance"""
+    """accuracy of the mean of both models' probabilities, if it is better than each by more than chance"""
 
 
 def conclude(opened: run.Run) -> run.Run:
@@ -126,16 +128,36 @@ def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArr
         return
     linear_logits = linear.logits(held_out.texts)
     calibrated = linear_logits / scores.fit_temperature(linear_logits, labels)
-    mean = softmax(logits, axis=1) + softmax(calibrated, axis=1)
-    alone, correct, together = (each.argmax(1) == labels for each in (linear_logits, logits, mean))
+    of_run, of_linear = log_softmax(logits, axis=1), log_softmax(calibrated, axis=1)
+    correct, alone = (each.argmax(1) == labels for each in (of_run, of_linear))
     pair = pair_of("nb", str(opened.folder), alone, correct)
-    better = correct if pair.difference > 0 else alone
-    gain = pair_of("", "", better, together)
     yardstick = Yardstick(
         accuracy=float(alone.mean()), difference=pair.difference, low=pair.low, high=pair.high,
-        together=float(together.mean()) if gain.low > 0 else None,
+        together=accuracy_together(of_run, of_linear, labels),
     )  # fmt: skip
     write_whole(opened.folder / YARDSTICK, yardstick.model_dump_json().encode())
+
+
+def accuracy_together(
+    first: NDArray[np.floating], second: NDArray[np.floating], labels: NDArray[np.int64]
+) -> float | None:
+    """Accuracy of the mean of two models' probabilities, from the (N, C) logarithms of both.
+
+    It is None unless the mean has a higher accuracy or a lower log loss than each model, by more than chance,
+    and is not worse by the other score.
+    """
+    if len(labels) < MIN_COMPARED:
+        return None
+    rows = np.arange(len(labels))
+    models = (first, second, np.logaddexp(first, second) - np.log(2))
+    *alone, together = (model.argmax(1) == labels for model in models)
+    *losses, loss = (-model[rows, labels].astype(np.float64) for model in models)
+    pair = pair_of("", "", max(alone, key=np.mean), together)
+    gains = min(losses, key=np.mean) - loss
+    error = gains.std() / np.sqrt(len(gains))
+    is_better = pair.low > 0 or gains.mean() > NORMAL_95 * error
+    is_worse = pair.difference < 0 or gains.mean() < 0
+    return float(together.mean()) if is_better and not is_worse else None
 
 
 def yardstick_of(folder: Path) -> Yardstick | None:

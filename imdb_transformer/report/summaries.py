@@ -152,7 +152,7 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
         linear = next_commands.unused(Path(f"{folder}-nb"))
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
         commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
-        return f"{line}\nThe mean of both has {percent(measured.together)}. To use it:\n{commands}"
+        return f"{line}\nThe mean of both is better: {percent(measured.together)}. To use it:\n{commands}"
     if measured.difference >= 0:
         return line
     is_better = "is better" if measured.high < 0 else "may be better"
