@@ -148,16 +148,13 @@ def accuracy_together(
     """
     if len(labels) < MIN_COMPARED:
         return None
-    rows = np.arange(len(labels))
-    models = (first, second, np.logaddexp(first, second) - np.log(2))
-    *alone, together = (model.argmax(1) == labels for model in models)
-    *losses, loss = (-model[rows, labels].astype(np.float64) for model in models)
-    pair = pair_of("", "", max(alone, key=np.mean), together)
-    gains = min(losses, key=np.mean) - loss
-    error = gains.std() / np.sqrt(len(gains))
-    is_better = pair.low > 0 or gains.mean() > NORMAL_95 * error
-    is_worse = pair.difference < 0 or gains.mean() < 0
-    return float(together.mean()) if is_better and not is_worse else None
+    models = [each.astype(np.float64) for each in (first, second, np.logaddexp(first, second) - np.log(2))]
+    correct = [(each.argmax(1) == labels).astype(np.float64) for each in models]
+    likelihoods = [each[np.arange(len(labels)), labels] for each in models]  # logarithms
+    gains = [together - max(alone, key=np.mean) for *alone, together in (correct, likelihoods)]
+    is_better = any(each.mean() > NORMAL_95 * each.std() / np.sqrt(len(labels)) for each in gains)
+    is_worse = any(each.mean() < 0 for each in gains)
+    return float(correct[-1].mean()) if is_better and not is_worse else None
 
 
 def yardstick_of(folder: Path) -> Yardstick | None:
