@@ -11,7 +11,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, sources
-from imdb_transformer.data.reviews import NamedColumns, Reviews, from_named_labels
+from imdb_transformer.data.reviews import ColumnsBySplit, Reviews, from_label_names
 from imdb_transformer.errors import DataError, DataWarning
 
 
@@ -379,31 +379,31 @@ def test_demo_is_the_same_each_time_balanced_and_without_shared_texts() -> None:
 
 def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
     labels = ["pos", "Pos", "neg", "po s", "Straße", "STRASSE", "meh"]
-    columns: NamedColumns = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    columns: ColumnsBySplit = {"train": ([f"text {i}" for i in range(7)], [*labels])}
     with pytest.warns(
         DataWarning, match=r"written: 'Pos', 'po s', 'pos'; 'STRASSE', 'Straße'\. If"
     ) as caught:
-        assert len(from_named_labels(columns, origin="r.csv").classes) == 7
+        assert len(from_label_names(columns, origin="r.csv").classes) == 7
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from_named_labels(columns, origin="r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
-        from_named_labels({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
+        from_label_names(columns, origin="r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
+        from_label_names({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
 
 
 def test_classes_that_look_the_same_give_a_warning() -> None:
     labels = ["caf\u00e9", "cafe\u0301", "pos", "pos\u200b", "1", "\uff11", "neg"]
-    columns: NamedColumns = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    columns: ColumnsBySplit = {"train": ([f"text {i}" for i in range(7)], [*labels])}
     with pytest.warns(
         DataWarning, match=r"written: '1', '１'; 'cafe\u0301', 'caf\u00e9'; 'pos', 'pos\\u200b'\. If"
     ):
-        assert len(from_named_labels(columns, origin="r.csv").classes) == 7
+        assert len(from_label_names(columns, origin="r.csv").classes) == 7
 
 
 def test_equal_numbers_that_are_several_classes_give_a_warning() -> None:
-    columns: NamedColumns = {"train": (["a", "b", "c", "d"], ["4.50", "1", "4.5", "nan"])}
+    columns: ColumnsBySplit = {"train": (["a", "b", "c", "d"], ["4.50", "1", "4.5", "nan"])}
     with pytest.warns(DataWarning, match=r"written: '4\.5', '4\.50'\. If"):
-        assert len(from_named_labels(columns, origin="r.csv").classes) == 4
+        assert len(from_label_names(columns, origin="r.csv").classes) == 4
 
 
 def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path: Path) -> None:

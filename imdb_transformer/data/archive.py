@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imdb_transformer.data.layouts import has_hidden_part
-from imdb_transformer.data.reviews import SPLIT_ALIASES, NamedColumns, Reviews, from_named_labels, refuse
+from imdb_transformer.data.reviews import SPLIT_ALIASES, ColumnsBySplit, Reviews, from_label_names, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
@@ -156,7 +156,7 @@ def _collect(
     files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None],
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
-    columns: NamedColumns = {}
+    columns: ColumnsBySplit = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
         try:
@@ -170,4 +170,4 @@ def _collect(
         labels.append(folder)
     if not columns:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
-    return from_named_labels(columns, origin=origin, classes=classes)
+    return from_label_names(columns, origin=origin, classes=classes)

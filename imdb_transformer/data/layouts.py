@@ -56,7 +56,7 @@ def has_card(folder: Path) -> bool:
     return header is not None and any(key in header[0] for key in (b"\nconfigs:", b" class_label:"))
 
 
-def splits_named(path: Path) -> set[str]:
+def splits_in_name(path: Path) -> set[str]:
     """The splits that a file's name contains, as in `train-00000-of-00001.parquet` or `testset_2.csv`."""
     words = re.split(r"[^a-z]+", path.name.lower())
     names = [word.removesuffix("set").removesuffix("split").removesuffix("data") for word in words]
@@ -80,7 +80,7 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     top = [name for name in names if len(name.parts) == 1]
     has_train = "train" in map(split_of_name, top)
     labelled = [name for name in top if split_of_name(name) != "unsupervised"]
-    says_nothing = labelled and not any(map(splits_named, labelled))
+    says_nothing = labelled and not any(map(splits_in_name, labelled))
     chosen = top if has_train or says_nothing else names
     short: dict[tuple[Path, str], Path] = {}
     for name in chosen:
@@ -113,7 +113,7 @@ def split_of(name: Path) -> str:
     parts = [Path(part) for part in reversed(name.parts)]
     if short := next(filter(None, map(split_of_name, parts)), ""):
         return short
-    splits = next(filter(None, map(splits_named, parts)), set())
+    splits = next(filter(None, map(splits_in_name, parts)), set())
     return splits.pop() if len(splits) == 1 else ""
 
 

@@ -30,7 +30,7 @@ BREAK_TAG = r"<br\s*/?>"
 T = TypeVar("T")
 
 # By split: texts, and the label of each text.
-NamedColumns = dict[str, tuple[list[str], list[object]]]
+ColumnsBySplit = dict[str, tuple[list[str], list[object]]]
 
 
 class Rows(NamedTuple):
@@ -69,8 +69,8 @@ def refuse_row(problem: str) -> None:
     refuse(f"{problem}{remedy}")
 
 
-def from_named_labels(
-    columns: NamedColumns, *, origin: str, classes: Sequence[str] = (), labelled: bool = True,
+def from_label_names(
+    columns: ColumnsBySplit, *, origin: str, classes: Sequence[str] = (), labelled: bool = True,
     bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,
 ) -> Reviews:  # fmt: skip
     """Reviews from (texts, label names) by split. `classes` are by default those of train.

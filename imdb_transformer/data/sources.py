@@ -19,9 +19,9 @@ from imdb_transformer.data import archive, demo, layouts, tables
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
-    NamedColumns,
+    ColumnsBySplit,
     Reviews,
-    from_named_labels,
+    from_label_names,
     refuse_row,
 )
 from imdb_transformer.data.suggestions import suggested_options
@@ -112,7 +112,7 @@ def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
 
 
 def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str]) -> Reviews:
-    columns: NamedColumns = {}
+    columns: ColumnsBySplit = {}
     places: dict[str, list[tuple[Path, int]]] = {}
     first, class_names = None, None
     with _bad_rows(config) as bad_row:
@@ -134,7 +134,7 @@ def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequ
                 places[split] += [(path, number) for number in numbers]
             if not texts:
                 raise DataError(f"{files[split][0]} has no rows that can be read.")
-        return from_named_labels(
+        return from_label_names(
             columns, origin=config.source, classes=classes, labelled=bool(config.label_column),
             bad_row=bad_row, place=lambda split, i: tables.place(*places[split][i]),
         )  # fmt: skip
@@ -231,7 +231,7 @@ def _load_dataset(
         except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
             # offline it is a ConnectionError, an OSError
             raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
-        return from_named_labels(
+        return from_label_names(
             columns, origin=name, classes=classes, labelled=bool(config.label_column), bad_row=bad_row,
             place=lambda split, i: f"{name}: row {numbers[split][i]} of {split}",
         )  # fmt: skip

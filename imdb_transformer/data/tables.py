@@ -86,7 +86,7 @@ def _read(
         bad_row(f"{place(path, number)} {problem}")
 
     suffix = suffix_of(path)
-    with ExitStack() as stack, _named_errors(path):
+    with ExitStack() as stack, _errors_with_path(path):
         pipe = file = file or stack.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
             file = stack.enter_context(gzip.open(file))
@@ -112,7 +112,7 @@ def _read(
 
 
 @contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
+def _errors_with_path(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, csv.Error, zlib.error, OSError, EOFError, ValueError, OverflowError) as error:
