@@ -229,6 +229,7 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
+    assert imdbs.train.adapt_share == 0
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 
@@ -253,19 +254,21 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
 
 
 @pytest.mark.parametrize(
-    ("length", "start", "values", "kind", "dropout"),
+    ("length", "start", "values", "kind", "dropout", "adapt_share"),
     [
-        (249, "imdb", (), "classifier", 0.1),
-        (250, "imdb", (), "classifier", 0.0),
-        (250, "imdb-encoder", (), "classifier", 0.1),
-        (249, "imdb", ("model.dropout=0.3",), "classifier", 0.3),
-        (249, "imdb", ("train.init_from=imdb",), "classifier", 0.0),
-        (249, "imdb", (), "encoder", 0.0),
+        (249, "imdb", (), "classifier", 0.1, 0.0),
+        (250, "imdb", (), "classifier", 0.0, 0.0),
+        (250, "imdb-encoder", (), "classifier", 0.1, 0.3),
+        (249, "imdb", ("model.dropout=0.3",), "classifier", 0.3, 0.0),
+        (249, "imdb-encoder", ("train.adapt_share=1",), "classifier", 0.1, 1.0),
+        (249, "imdb", ("train.init_from=imdb",), "classifier", 0.0, 0.0),
+        (249, "imdb", ("train.init_from=imdb-encoder",), "classifier", 0.0, 0.0),
+        (249, "imdb", (), "encoder", 0.0, 0.0),
     ],
 )
-def test_short_or_unfamiliar_reviews_get_dropout_if_the_start_is_chosen_by_itself(
+def test_short_or_unfamiliar_reviews_get_dropout_and_the_latter_adaptation_if_the_start_is_chosen_by_itself(
     tmp_path: Path, length: int, start: str, values: tuple[str, ...], kind: run.Kind, dropout: float,
-    monkeypatch: pytest.MonkeyPatch,
+    adapt_share: float, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     probe = "imdb_transformer.training.starting_weights.probe_accuracy"
     monkeypatch.setattr(probe, lambda path, *_: float(path == Path(start)))
@@ -273,7 +276,7 @@ def test_short_or_unfamiliar_reviews_get_dropout_if_the_start_is_chosen_by_itsel
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     config = choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
-    assert config.model.dropout == dropout
+    assert (config.model.dropout, config.train.adapt_share) == (dropout, adapt_share)
 
 
 def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.data.batches import padded
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.training.adapt import pretraining_of
 from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
@@ -56,7 +57,7 @@ class Estimate(BaseModel):
     resident_bytes: int | None
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
-    """steps and validations"""
+    """steps and validations, and adaptation before them"""
 
 
 def estimate(prepared: Prepared) -> Estimate:
@@ -85,6 +86,9 @@ def estimate(prepared: Prepared) -> Estimate:
     resident = peak_before + scale * (peak_bytes - peak_before)
     resident += 4 * num_added + GAP_BYTES * config.train.batch_tokens
     update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
+    adapting = 0.0
+    if prepared.kind == "classifier" and config.train.adapt_share:
+        adapting = estimate(pretraining_of(prepared)).seconds
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -97,7 +101,8 @@ def estimate(prepared: Prepared) -> Estimate:
         resident_bytes=None if hardware.device.type == "cuda" else int(resident),
         seconds=seconds * share
         + update_seconds * plan.num_steps
-        + answer_seconds * num_validated / batch.num_tokens,
+        + answer_seconds * num_validated / batch.num_tokens
+        + adapting,
     )
 
 

@@ -58,7 +58,8 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them. Its encoder starts from `train.init_from` if that is set.
 
-    An encoder to start from comes with its tokenizer. `soft_labels` are the teachers' probabilities; without
+    An encoder to start from comes with its tokenizer. Its head is fitted, unless the encoder is still to be
+    adapted (`adapt.py`). `soft_labels` are the teachers' probabilities; without
     them the teachers predict now. `ask_teachers` is false for a dry run. Raises RunError if the encoder does
     not fit the config, or if it or a teacher is unfinished or may have seen reviews that are held out here.
     """
@@ -84,7 +85,7 @@ def prepare(
     prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
-        if isinstance(prepared.model, Classifier):
+        if isinstance(prepared.model, Classifier) and not config.train.adapt_share:
             starting_weights.fit_head(prepared.model, data.splits["train"], hardware)
     return prepared
 

@@ -22,6 +22,7 @@ from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import checkpoints, starting_weights
+from imdb_transformer.training.adapt import adapt_encoder
 from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
@@ -131,6 +132,8 @@ def begin(
         metrics.check_tensorboard()
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
+    if kind == "classifier" and prepared.config.train.adapt_share:
+        adapt_encoder(prepared)
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     checkpoints.check_space(folder, learner)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
