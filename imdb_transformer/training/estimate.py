@@ -86,9 +86,6 @@ def estimate(prepared: Prepared) -> Estimate:
     resident = peak_before + scale * (peak_bytes - peak_before)
     resident += 4 * num_added + GAP_BYTES * config.train.batch_tokens
     update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
-    adapting = 0.0
-    if prepared.kind == "classifier" and config.train.adapt_share:
-        adapting = estimate(pretraining_of(prepared)).seconds
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -102,8 +99,15 @@ def estimate(prepared: Prepared) -> Estimate:
         seconds=seconds * share
         + update_seconds * plan.num_steps
         + answer_seconds * num_validated / batch.num_tokens
-        + adapting,
+        + _adaptation_seconds(prepared),
     )
+
+
+def _adaptation_seconds(prepared: Prepared) -> float:
+    """The time of pretraining a classifier's encoder before its training."""
+    if prepared.kind == "encoder" or not prepared.config.train.adapt_share:
+        return 0.0
+    return estimate(pretraining_of(prepared)).seconds
 
 
 def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:

@@ -58,10 +58,10 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them. Its encoder starts from `train.init_from` if that is set.
 
-    An encoder to start from comes with its tokenizer. Its head is fitted, unless the encoder is still to be
-    adapted (`adapt.py`). `soft_labels` are the teachers' probabilities; without
-    them the teachers predict now. `ask_teachers` is false for a dry run. Raises RunError if the encoder does
-    not fit the config, or if it or a teacher is unfinished or may have seen reviews that are held out here.
+    An encoder to start from comes with its tokenizer. A head is fitted to it, unless the encoder is still to
+    be adapted (`adapt.py`). `soft_labels` are the teachers' probabilities; without them the teachers predict
+    now. `ask_teachers` is false for a dry run. Raises RunError if the encoder does not fit the config, or if
+    it or a teacher is unfinished or may have seen reviews that are held out here.
     """
     if kind == "classifier":
         config.data.check_labelled()
