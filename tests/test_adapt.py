@@ -94,3 +94,13 @@ def test_an_adaptation_that_diverges_says_how_to_train_without_it(
     ):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_adaptation_follows_the_package_and_not_a_file_of_that_name(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("train.init_from=x", "train.adapt_share=1")
+    expected = pretraining_config(config)
+    monkeypatch.chdir(tmp_path)
+    Path("adapt.toml").write_text("[train]\nlr = 1.0\n")
+    assert pretraining_config(config) == expected

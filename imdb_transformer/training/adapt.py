@@ -49,8 +49,8 @@ def pretraining_of(prepared: Prepared) -> Prepared:
 
 
 def pretraining_config(config: Config) -> Config:
-    """The config of adapt.toml for the reviews and the model of another config."""
-    recipe, options = config_file.load(RECIPE), config.train
+    """The package's adapt.toml for the reviews and the model of another config."""
+    recipe, options = config_file.load(config_file.shipped()[RECIPE]), config.train
     train = recipe.train.model_copy(update={
         "init_from": options.init_from, "epochs": options.adapt_epochs, "seed": options.seed,
         "precision": options.precision, "device": options.device,
