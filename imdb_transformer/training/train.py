@@ -132,16 +132,16 @@ def begin(
         metrics.check_tensorboard()
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
-    if kind == "classifier" and prepared.config.train.adapt_share:
-        adapt_encoder(prepared)
-    learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
-    checkpoints.check_space(folder, learner)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
     length = prepared.tokenizer.characters_per_piece(sample)
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
         if kind == "classifier" and prepared.tokenizer.knows_few_words(sample, usual):
             warn(UNKNOWN_WORDS.format(init_from))
+    if kind == "classifier" and prepared.config.train.adapt_share:
+        adapt_encoder(prepared)
+    learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
+    checkpoints.check_space(folder, learner)
     run.create(
         folder,
         prepared.config,
