@@ -266,7 +266,7 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
         (249, "imdb", (), "encoder", 0.0, 0.0),
     ],
 )
-def test_short_or_unfamiliar_reviews_get_dropout_and_the_latter_adaptation_if_the_start_is_chosen_by_itself(
+def test_short_or_unfamiliar_reviews_get_dropout_and_unfamiliar_ones_adaptation_if_the_start_is_chosen(
     tmp_path: Path, length: int, start: str, values: tuple[str, ...], kind: run.Kind, dropout: float,
     adapt_share: float, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -18,7 +18,7 @@ RECIPE = "adapt.toml"
 
 
 def adapt_encoder(prepared: Prepared) -> None:
-    """Pretrains a classifier's encoder as long as `train.adapt_share` says, and fits the head to it.
+    """Pretrains a classifier's encoder for `adapt_epochs` of its config, and fits the head to it.
 
     The result depends on the config and the reviews alone, on a CPU bit for bit. Raises DivergedError.
     """
@@ -27,9 +27,8 @@ def adapt_encoder(prepared: Prepared) -> None:
     config, hardware = pretraining.config, prepared.hardware
     learner = make_learner(pretraining.model, config, "encoder", hardware.dtype)
     plan = make_plan(config, prepared.train)
-    batches = progress.tracked(list(enumerate(plan.batches)), "adapting", plan.num_steps)
     try:
-        for step, (_, indices) in batches:
+        for step, (_, indices) in progress.tracked(enumerate(plan.batches), "adapting", plan.num_steps):
             train_step(learner, get_batch(prepared.train, indices, hardware), step, plan.num_steps)
     except DivergedError as error:
         without = f"To train without it: --init-from {config.train.init_from}"
