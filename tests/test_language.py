@@ -47,6 +47,29 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     torch.testing.assert_close(loss, expected)
 
 
+def test_gradients_of_repeated_ids_are_the_same_bits_each_time_with_several_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Indexing a table adds the gradients of equal ids in an order that changes, in most of 20 passes."""
+    model, _ = a_model()
+    features = torch.randn(8000, Config().model.width)
+    targets = (torch.rand(8000) ** 4 * 46).long() + 4  # some ids occur often, as in a text
+    monkeypatch.setattr(model, "hidden", lambda features: features)
+    table, gradients = model.encoder.embedding.tokens.weight, []
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(20):
+            torch.manual_seed(0)
+            model.zero_grad()
+            model.candidate_logits(features, targets)[:, 0].square().sum().backward()
+            assert table.grad is not None
+            gradients.append(table.grad.clone())
+    finally:
+        torch.set_num_threads(num_threads)
+    assert all(torch.equal(gradients[0], each) for each in gradients)
+
+
 def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() -> None:
     model, batch = a_model(num_candidates=16)
     features, targets = torch.randn(4, Config().model.width), batch.ids.flatten()[:4]

@@ -103,11 +103,13 @@ class LanguageModel(nn.Module):
         candidates = rounded_up(drawn)  # (C,)
         hidden = self.hidden(features)
         table = self.encoder.embedding.tokens.weight
-        sampled = hidden @ table[candidates].to(hidden.dtype).T  # (M, C)
+        # Not table[candidates]: with several threads, the order of its gradient's sums differs between runs.
+        sampled = hidden @ F.embedding(candidates, table).to(hidden.dtype).T  # (M, C)
         sampled = sampled.float() + (self.bias[candidates] - self.inclusion[candidates].log())
         sampled = sampled.masked_fill(targets[:, None] == candidates, -torch.inf)
         sampled[:, len(drawn) :] = -torch.inf
-        true = (hidden * table[targets].to(hidden.dtype)).sum(1).float() + self.bias[targets]  # (M,)
+        true = (hidden * F.embedding(targets, table).to(hidden.dtype)).sum(1).float()  # (M,)
+        true = true + self.bias.index_select(0, targets)
         return torch.cat([true[:, None], sampled], dim=1)
 
 
