@@ -47,24 +47,30 @@ def runs_in(folder: Path) -> list[RunSummary]:
 
 
 def prune(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Deletes `last` and `previous` of the finished runs below a folder; yields each run and the bytes freed.
-
-    Predicting needs `best` alone. A run whose `best` is damaged is left as it is. Raises RunError if a
-    process is using such a run.
-    """
+    """Prunes the finished runs below a folder; yields each run and the bytes that were freed."""
     for listed in runs_in(folder):
-        opened = run.open_run(Path(listed.run))
-        paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
-        if listed.status == "finished" and paths:
-            with locked(opened.folder):
-                if problem := _problem(_check_checkpoint, opened, opened.checkpoint("best")):
-                    warn(f"{opened.folder} keeps all checkpoints, because of the best one: {problem}")
-                    continue
-                opened.updated(pruned=True, counters=_counters(opened, run.LAST))
-                freed = sum(map(_num_bytes, paths))
-                for path in paths:
-                    shutil.rmtree(path)
-            yield opened.folder, freed
+        if freed := prune_run(run.open_run(Path(listed.run))):
+            yield Path(listed.run), freed
+
+
+def prune_run(opened: run.Run) -> int:
+    """Deletes `last` and `previous` of a finished run; returns the number of bytes.
+
+    Predicting, and starting from the run, need `best` alone. A run whose `best` is damaged is left as it is.
+    Raises RunError if a process is using the run.
+    """
+    paths = [path for name in (run.LAST, run.PREVIOUS) if (path := opened.checkpoints / name).exists()]
+    if opened.info.status != "finished" or not paths:
+        return 0
+    with locked(opened.folder):
+        if problem := _problem(_check_checkpoint, opened, opened.checkpoint("best")):
+            warn(f"{opened.folder} keeps all checkpoints, because of the best one: {problem}")
+            return 0
+        opened.updated(pruned=True, counters=_counters(opened, run.LAST))
+        freed = sum(map(_num_bytes, paths))
+        for path in paths:
+            shutil.rmtree(path)
+    return freed
 
 
 def _summary(opened: run.Run) -> RunSummary:
