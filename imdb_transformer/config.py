@@ -107,8 +107,6 @@ class TrainConfig(Section):
 
     init_from: str = "auto"
     """run whose encoder the model starts with; empty: random weights; `auto`: one of the package's"""
-    adapt_share: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """epochs of masked modelling on the training reviews before training, as a share of `train.epochs`"""
     seed: NaturalInt = 0
     """decides initial weights, batch order and dropout"""
     epochs: Annotated[int, Field(ge=0, le=65_536)] = 0
@@ -150,11 +148,6 @@ class TrainConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` or `cuda`; `auto` takes a GPU when there is one"""
 
-    @property
-    def adapt_epochs(self) -> int:
-        """Epochs of masked modelling before training."""
-        return max(1, round(self.adapt_share * self.epochs)) if self.adapt_share else 0
-
 
 class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
@@ -183,8 +176,6 @@ class Config(Section):
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
         model = self.model
-        if self.train.adapt_share and not self.train.init_from:
-            raise ValueError("adapt_share needs an encoder to start from: train.init_from is empty")
         if model.positions == "rotary" and model.head_width % 2:
             raise ValueError(f'positions = "rotary" needs an even head_width, not {model.head_width}')
         if self.pretrain.objective == "causal_backward" and model.bigram_buckets:

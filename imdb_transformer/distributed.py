@@ -8,7 +8,7 @@ import importlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from imdb_transformer.errors import ConfigError, RunError, reason_of
+from imdb_transformer.errors import USER_ERRORS, ConfigError, RunError, reason_of
 
 T = TypeVar("T")
 
@@ -61,6 +61,21 @@ class World(NamedTuple):
         with _partners():
             dist.broadcast_object_list(values)
         return values[0]
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """The result of some work of the first process. Every process raises its errors for users."""
+        result, problem = None, None
+        if self.is_first:
+            try:
+                result = work()
+            except USER_ERRORS as error:
+                if self.size == 1:
+                    raise
+                problem = error
+        result, problem = self.broadcast((result, problem))
+        if problem is not None:
+            raise problem
+        return result  # type: ignore[return-value]
 
     def barrier(self) -> None:
         """Returns when every process has called it. Raises RunError if one is gone."""

@@ -10,7 +10,7 @@ from imdb_transformer import hardware
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import TokenizedCorpus, tokenize, training_splits
 from imdb_transformer.store import run
-from imdb_transformer.training.train import training_steps
+from imdb_transformer.training.start import training_steps
 
 Tiny = Callable[..., Config]
 CPU = hardware.Hardware(torch.device("cpu"), torch.float32)

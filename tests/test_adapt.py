@@ -1,106 +1,152 @@
-"""An encoder that reads the training reviews before it learns their labels."""
+"""An encoder of the package that reads one's own reviews before a classifier starts from it."""
 
+import json
+import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 import imdb_transformer
-from imdb_transformer.errors import ConfigError, DivergedError, Interrupted
-from imdb_transformer.store import checkpoint, run
-from imdb_transformer.training import estimate
-from imdb_transformer.training.adapt import adapt_encoder, pretraining_config
+from imdb_transformer import load_config
+from imdb_transformer.cli import train as train_command
+from imdb_transformer.config import Config
+from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.store import run
+from imdb_transformer.training.adapt import pretraining_config
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.train import trainings
 from tests.conftest import imdb_tx
-from tests.in_process import CPU, Tiny, train, weights
+from tests.in_process import CPU, weights
+
+Mine = Callable[..., Config]
+VALUES = ("train.epochs=7", "train.precision=fp32", "train.yardstick=false")
 
 
-def test_adaptation_is_pretraining_on_the_training_reviews(
-    tiny: Tiny, encoder: Path, source: Path, tmp_path: Path
-) -> None:
-    """A run of `pretrain` on the same reviews ends with the same encoder, bit for bit."""
-    alone = tmp_path / "alone"  # without the unlabelled reviews, which `pretrain` would read, too
-    alone.mkdir()
-    (alone / "train.jsonl").write_bytes((source / "train.jsonl").read_bytes())
-    values = ("train.epochs=4", "train.adapt_share=0.5", "train.precision=fp32")
-    config = tiny(f"data.source={alone}", f"train.init_from={encoder}", *values)
-    prepared = prepare(config, "classifier", CPU)
-    before = {name: each.clone() for name, each in prepared.model.state_dict().items()}
-    adapt_encoder(prepared)
-    after = prepared.model.state_dict()
-
-    recipe = pretraining_config(prepared.config)
-    assert (recipe.train.epochs, recipe.train.init_from) == (2, str(encoder))
-    imdb_transformer.pretrain(recipe, tmp_path / "pretrained")
-    opened, folder = run.locate(tmp_path / "pretrained")
-    _, expected = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
-    names = [name for name in after if name.startswith("encoder.")]
-    assert names
-    for name in names:
-        assert torch.equal(after[name], torch.from_numpy(expected[name])), name
-    assert not torch.equal(
-        after["encoder.embedding.tokens.weight"], before["encoder.embedding.tokens.weight"]
-    )
-    assert not torch.equal(after["head.weight"], before["head.weight"])  # fitted to the new features
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one_and_does_not_adapt_again(
-    tiny: Tiny, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(f"train.init_from={encoder}", "train.adapt_share=1")
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "parts", stop_after=3)
-    monkeypatch.delattr("imdb_transformer.training.train.adapt_encoder")
-    parts = train(config, tmp_path / "parts")
-    assert weights(whole.folder) == weights(parts.folder)
-
-
-def test_adaptation_without_an_encoder_is_refused(config_path: Path) -> None:
-    refused = imdb_tx("train", "--config", config_path, "--set", "train.adapt_share=0.3")
-    assert isinstance(refused.exception, ConfigError)
-    assert "train.init_from is empty" in str(refused.exception)
-
-
-def test_an_estimate_includes_the_adaptation(
-    tiny: Tiny, encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(estimate, "_seconds", lambda *_: 1.0)
-    seconds = []
-    for share in (0, 1, 2):
-        config = tiny(f"train.init_from={encoder}", f"train.adapt_share={share}", "train.epochs=3")
-        seconds.append(estimate.estimate(prepare(config, "classifier", CPU)).seconds)
-    assert seconds[0] < seconds[1] < seconds[2]
-
-
-@pytest.mark.parametrize(("share", "shown"), [(1, "3 epochs"), (0.1, "1 epoch")])
-def test_a_dry_run_shows_the_adaptation(config_path: Path, encoder: Path, share: float, shown: str) -> None:
-    values = (f"train.init_from={encoder}", f"train.adapt_share={share}", "train.epochs=3")
-    sets = [part for value in values for part in ("--set", value)]
-    lines = imdb_tx("train", "--config", config_path, *sets, "--dry-run").stdout.splitlines()
-    assert f"adaptation        {shown} of guessing masked tokens, before training" in lines
-
-
-def test_an_adaptation_that_diverges_says_how_to_train_without_it(
-    tiny: Tiny, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def diverge(*_: object) -> None:
-        raise DivergedError("step 1 has loss nan")
-
-    monkeypatch.setattr("imdb_transformer.training.adapt.train_step", diverge)
-    config = tiny(f"train.init_from={encoder}", "train.adapt_share=1")
-    with pytest.raises(
-        DivergedError, match=f"step 1 has loss nan. To train without it: --init-from {encoder}"
-    ):
-        train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_adaptation_follows_the_package_and_not_a_file_of_that_name(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny("train.init_from=x", "train.adapt_share=1")
-    expected = pretraining_config(config)
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mine:
+    """Gives base.toml with overrides, for a table of 60 texts that `auto` starts from imdb-encoder."""
+    probe = "imdb_transformer.training.starting_weights.probe_accuracy"
+    monkeypatch.setattr(probe, lambda path, *_: float(path == Path("imdb-encoder")))
     monkeypatch.chdir(tmp_path)
+    rows = [f"a {word} valve for the pump number {i},{word}" for i in range(30) for word in ("red", "blue")]
+    Path("mine.csv").write_text("\n".join(["text,label", *rows]))
+    return lambda *overrides: load_config("base.toml", ["data.source=mine.csv", *VALUES, *overrides])
+
+
+def test_the_encoder_has_a_run_of_its_own_and_the_classifier_starts_from_it(mine: Mine) -> None:
+    ended = imdb_transformer.train(mine(), "runs/mine")
+    encoder, classifier = run.open_run(Path("runs/mine-encoder")), run.open_run(Path("runs/mine"))
+    assert (ended.run, ended.kind) == ("runs/mine", "classifier")
+    assert (encoder.info.kind, encoder.info.status) == ("encoder", "finished")
+    assert (encoder.config.train.init_from, encoder.config.train.epochs) == ("imdb-encoder", 2)
+    assert encoder.config.model.dropout == 0
+    assert encoder.info.pruned
+    assert [path.name for path in encoder.checkpoints.iterdir()] == ["best"]
+    assert classifier.config.train.init_from == "runs/mine-encoder"
+    assert (classifier.config.train.epochs, classifier.config.model.dropout) == (7, 0.1)
+
+
+def test_an_interrupted_encoder_is_continued_by_the_same_call(mine: Mine) -> None:
+    imdb_transformer.train(mine(), "runs/whole")
+    encoder, steps = next(trainings(mine(), Path("runs/parts")))
+    assert encoder == Path("runs/parts-encoder")
+    next(steps)
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="imdb-tx pretrain --resume runs/parts-encoder"):
+        list(steps)
+    assert run.open_run(encoder).info.status == "interrupted"
+    assert not Path("runs/parts").exists()
+
+    imdb_transformer.train(mine(), "runs/parts")
+    for ending in ("", "-encoder"):
+        assert weights(Path(f"runs/whole{ending}")) == weights(Path(f"runs/parts{ending}"))
+        assert weights(Path(f"runs/whole{ending}"))["best"]
+
+
+def test_an_interrupted_classifier_is_continued_without_its_encoder(mine: Mine) -> None:
+    imdb_transformer.train(mine(), "runs/whole")
+    for folder, steps in trainings(mine(), Path("runs/parts")):
+        next(steps)
+        if folder.name == "parts":
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(Interrupted, match="imdb-tx train --resume runs/parts"):
+                list(steps)
+        else:
+            list(steps)
+    shutil.rmtree("runs/parts-encoder")
+    imdb_transformer.train(None, "runs/parts", resume=True)
+    assert weights(Path("runs/whole")) == weights(Path("runs/parts"))
+
+
+def test_a_repeated_call_with_resume_trains_nothing_again(mine: Mine) -> None:
+    imdb_transformer.train(mine(), "runs/mine", resume=True)
+    again = [(folder, list(steps)) for folder, steps in trainings(mine(), Path("runs/mine"), resume=True)]
+    assert again == [(Path("runs/mine"), [])]
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_interrupted_encoder_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(folder: Path, *_: object) -> None:
+        raise Interrupted(f"Stopped in {folder}", exit_code=130)
+
+    monkeypatch.setattr(train_command, "_finish", interrupted)
+    for options, name, work in (
+        ((), "mine-encoder", "the classifier"),
+        (("--seeds", 2), "mine-seed-0-encoder", "all 2 seeds"),
+    ):
+        with pytest.raises(Interrupted) as told:
+            imdb_tx("train", "mine.csv", *options)
+        assert str(told.value) == f"Stopped in runs/{name}\nTo continue with {work}, repeat the command."
+
+
+def test_a_named_encoder_reads_nothing_first(mine: Mine) -> None:
+    config = mine("train.init_from=imdb-encoder")
+    assert [folder.name for folder, _ in trainings(config, Path("runs/mine"))] == ["mine"]
+
+
+def test_a_folder_in_use_is_refused_before_the_encoder_reads(mine: Mine) -> None:
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/notes.txt").touch()
+    with pytest.raises(RunError, match="runs/mine is not empty"):
+        next(trainings(mine(), Path("runs/mine")))
+
+
+@pytest.mark.parametrize(
+    ("num_unlabelled", "epochs", "expected"), [(0, 20, 6), (54, 20, 3), (5000, 20, 1), (0, 2, 1)]
+)
+def test_unlabelled_texts_are_read_in_fewer_epochs(
+    mine: Mine, tmp_path: Path, num_unlabelled: int, epochs: int, expected: int
+) -> None:
+    """Without a split `test`, 48 texts are for training, and otherwise 54. As many more halve the epochs."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    Path("mine.csv").rename(folder / "train.csv")
+    if num_unlabelled:
+        lines = (f"pump number {i} drips\n" for i in range(num_unlabelled))
+        (folder / "unsupervised.txt").write_text("".join(lines))
+    config = mine(f"data.source={folder}", f"train.epochs={epochs}")
+    prepared = prepare(config, "classifier", CPU, trains=False)
+    assert len(prepared.train.lengths) == (54 if num_unlabelled else 48)
+    assert pretraining_config(prepared).train.epochs == expected
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_dry_run_shows_the_adaptation_and_its_time() -> None:
+    sets = [part for value in VALUES for part in ("--set", value)]
+    shown = imdb_tx("train", "mine.csv", *sets, "--dry-run").stdout
+    assert "adaptation        2 epochs of guessing masked tokens, in a run before this one" in shown
+    cost = json.loads(imdb_tx("train", "mine.csv", *sets, "--dry-run", "--json").stdout)["estimate"]
+    assert cost["adaptation"]["epochs"] == 2
+    assert cost["adaptation"]["seconds"] > 0
+    other = imdb_tx("train", "mine.csv", *sets, "--init-from", "imdb-encoder", "--dry-run").stdout
+    assert "adaptation" not in other
+    assert not Path("runs").exists()
+
+
+def test_adaptation_follows_the_package_and_not_a_file_of_that_name(mine: Mine) -> None:
+    prepared = prepare(mine(), "classifier", CPU, trains=False)
+    expected = pretraining_config(prepared)
     Path("adapt.toml").write_text("[train]\nlr = 1.0\n")
-    assert pretraining_config(config) == expected
+    assert pretraining_config(prepared) == expected

@@ -15,7 +15,7 @@ from imdb_transformer import hardware
 from imdb_transformer.cli import app
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.store import run
-from imdb_transformer.training import estimate, train
+from imdb_transformer.training import estimate, start
 from tests.conftest import imdb_tx, write_jsonl
 from tests.tiny import TINY_MODEL
 
@@ -205,7 +205,7 @@ def test_a_training_releases_unused_memory_regularly(
     config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(train, "STEPS_BETWEEN_RELEASES", 3)
+    monkeypatch.setattr(start, "STEPS_BETWEEN_RELEASES", 3)
     monkeypatch.setattr(hardware, "release_freed_memory", lambda: calls.append(1))
     ended = imdb_tx("train", "--config", config_path, "--run-dir", tmp_path / "run", "--json")
     assert len(calls) == json.loads(ended.stdout)["num_steps"] // 3 > 1

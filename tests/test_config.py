@@ -45,7 +45,7 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         config_file.parse({"train": {"warmup_fractio": 1}}, origin="x")
     with pytest.raises(
         ConfigError,
-        match=r"train\.colour in section \[train\]\. Known: init_from, adapt_share, seed, .*device",
+        match=r"train\.colour in section \[train\]\. Known: init_from, seed, .*device",
     ):
         config_file.parse({"train": {"colour": 1}}, origin="x")
     with pytest.raises(ConfigError, match=r"Did you mean train\.epochs"):

@@ -22,7 +22,7 @@ from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.inference.generate import draw, load, next_logits, spacing_odds, write
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.report.summaries import progress
-from imdb_transformer.training.train import training_steps
+from imdb_transformer.training.start import training_steps
 from tests.conftest import imdb_tx
 from tests.tiny import TINY_MODEL
 

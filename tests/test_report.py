@@ -23,7 +23,7 @@ from imdb_transformer.report.pages import with_page, write_evaluation
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from imdb_transformer.training import loop
-from imdb_transformer.training.train import training_steps
+from imdb_transformer.training.start import training_steps
 from tests.conftest import imdb_tx, write_jsonl
 
 OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#)')

@@ -19,8 +19,9 @@ from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.loop import stop_requests
+from imdb_transformer.training.start import training_steps
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.train import result_of, training_steps
+from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx
 from tests.in_process import Tiny, train, weights
 

@@ -28,7 +28,7 @@ from imdb_transformer.store.files import (
 )
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
-from imdb_transformer.training.train import run_to_continue
+from imdb_transformer.training.start import run_to_continue
 from tests.conftest import accept_config
 
 

@@ -21,9 +21,10 @@ from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
+from imdb_transformer.training.adapt import is_due
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.start import begin, check_unchanged
 from imdb_transformer.training.starting_weights import choose_start, probe_accuracy
-from imdb_transformer.training.train import begin, check_unchanged
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
 
@@ -229,7 +230,7 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
-    assert imdbs.train.adapt_share == 0
+    assert not is_due(config, imdbs)
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 
@@ -248,35 +249,37 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
     made = imdb_tx("train", "mine.csv", *columns, "--set", "train.epochs=6")
     assert made.exit_code == 0, made.output
     opened = run.open_run(tmp_path / "runs" / "mine")
-    assert opened.config.train.init_from in {"imdb", "imdb-encoder"}
+    encoder = Path("runs/mine-encoder")  # it exists if the probe chose imdb-encoder
+    assert opened.config.train.init_from == str(encoder) if encoder.exists() else "imdb"
     answers = Predictor.load(opened.folder)(["a superb story", "an awful story"])
     assert [answer.label for answer in answers] == ["5", "1"]
 
 
 @pytest.mark.parametrize(
-    ("length", "start", "values", "kind", "dropout", "adapt_share"),
+    ("length", "start", "values", "kind", "dropout", "reads_first"),
     [
-        (249, "imdb", (), "classifier", 0.1, 0.0),
-        (250, "imdb", (), "classifier", 0.0, 0.0),
-        (250, "imdb-encoder", (), "classifier", 0.1, 0.3),
-        (249, "imdb", ("model.dropout=0.3",), "classifier", 0.3, 0.0),
-        (249, "imdb-encoder", ("train.adapt_share=1",), "classifier", 0.1, 1.0),
-        (249, "imdb", ("train.init_from=imdb",), "classifier", 0.0, 0.0),
-        (249, "imdb", ("train.init_from=imdb-encoder",), "classifier", 0.0, 0.0),
-        (249, "imdb", (), "encoder", 0.0, 0.0),
+        (249, "imdb", (), "classifier", 0.1, False),
+        (250, "imdb", (), "classifier", 0.0, False),
+        (250, "imdb-encoder", (), "classifier", 0.1, True),
+        (249, "imdb", ("model.dropout=0.3",), "classifier", 0.3, False),
+        (249, "imdb", ("train.init_from=imdb",), "classifier", 0.0, False),
+        (249, "imdb", ("train.init_from=imdb-encoder",), "classifier", 0.0, False),
+        (249, "imdb", (), "encoder", 0.0, False),
     ],
 )
 def test_short_or_unfamiliar_reviews_get_dropout_and_unfamiliar_ones_adaptation_if_the_start_is_chosen(
     tmp_path: Path, length: int, start: str, values: tuple[str, ...], kind: run.Kind, dropout: float,
-    adapt_share: float, monkeypatch: pytest.MonkeyPatch,
+    reads_first: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     probe = "imdb_transformer.training.starting_weights.probe_accuracy"
     monkeypatch.setattr(probe, lambda path, *_: float(path == Path(start)))
     rows = [f"{i:0{length}},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
-    config = choose_start(load_config("base.toml", [*data, *values]), kind, CPU)
-    assert (config.model.dropout, config.train.adapt_share) == (dropout, adapt_share)
+    requested = load_config("base.toml", [*data, *values])
+    config = choose_start(requested, kind, CPU)
+    assert config.model.dropout == dropout
+    assert (kind == "classifier" and is_due(requested, config)) == reads_first
 
 
 def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path: Path) -> None:
@@ -285,7 +288,7 @@ def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     config = load_config("base.toml", data)
-    begin(config, tmp_path / "run", "classifier", (), None, gpu=0)
+    begin(config, tmp_path / "run", "classifier")
     opened = run.open_run(tmp_path / "run")
     assert opened.config.model.dropout == 0.1
     check_unchanged(opened, config, ())

@@ -16,7 +16,7 @@ from imdb_transformer.store import metrics
 from imdb_transformer.training.objectives import classification
 from imdb_transformer.training.plan import get_batch
 from imdb_transformer.training.prepare import make_classifier, prepare
-from imdb_transformer.training.train import check_unchanged
+from imdb_transformer.training.start import check_unchanged
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, prepared, train, weights
 

@@ -27,8 +27,9 @@ from imdb_transformer.training.checkpoints import Counters
 from imdb_transformer.training.optimizers import learning_rate
 from imdb_transformer.training.plan import Batch, resolved
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.start import check_unchanged
 from imdb_transformer.training.step import Learner
-from imdb_transformer.training.train import check_unchanged, result_of
+from imdb_transformer.training.train import result_of
 from tests.conftest import write_jsonl
 from tests.in_process import CPU, Tiny, prepared, train, weights
 

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,6 +28,7 @@ _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
+READS_FIRST = "these reviews differ from IMDB's: imdb-encoder reads them first, in {}"
 Test = Annotated[bool, _repeated("--test", help="Evaluate each on test, too. Only for a fixed recipe.")]
 
 
@@ -92,7 +94,8 @@ def train_one(
     screen.note(f"preparing {folder} ...")  # torch takes seconds to load
     from imdb_transformer.distributed import process_group
     from imdb_transformer.store import run
-    from imdb_transformer.training.train import training_steps
+    from imdb_transformer.training.start import training_steps
+    from imdb_transformer.training.train import trainings
 
     with process_group() as world:
         folder = world.broadcast(folder)
@@ -100,8 +103,15 @@ def train_one(
             if world.is_first:
                 _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
-        steps = training_steps(config, folder, kind, teachers=teachers, resume=config is None)
-        result = _finish(folder, steps, world)
+        if kind == "encoder" or config is None:
+            runs = iter([(folder, training_steps(config, folder, kind, resume=config is None))])
+        else:
+            runs = trainings(config, folder, teachers=teachers)
+        for each, steps in runs:
+            with nullcontext() if each == folder else _repeatable("the classifier"):
+                if each != folder:
+                    screen.note(READS_FIRST.format(each))
+                result = _finish(each, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
                 screen.note(summaries.DEMO_NOTE)
@@ -117,14 +127,21 @@ def _train_seeds(
 
     with process_group() as world:
         runs = seed_trainings(config, base, num_seeds, teachers=teachers, test=test)
-        try:
+        with _repeatable(f"all {num_seeds} seeds"):
             results = [_finish(folder, steps, world) for folder, steps in runs]
-        except Interrupted as stopped:
-            message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
-            raise Interrupted(message, exit_code=stopped.exit_code) from None
         if world.is_first:
-            summary = summarise(results, test=test)
+            summary = summarise([each for each in results if each.kind == "classifier"], test=test)
             print(json.dumps(summary) if as_json else summaries.seeds(summary))
+
+
+@contextmanager
+def _repeatable(work: str) -> Iterator[None]:
+    """Adds to the message of an interruption that the same command continues."""
+    try:
+        yield
+    except Interrupted as stopped:
+        message = f"{stopped}\nTo continue with {work}, repeat the command."
+        raise Interrupted(message, exit_code=stopped.exit_code) from None
 
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
@@ -162,9 +179,10 @@ def _show_cost(
     from imdb_transformer.data import corpus
     from imdb_transformer.data.archive import is_url
     from imdb_transformer.store.run import check_free
-    from imdb_transformer.training.estimate import estimate
+    from imdb_transformer.training import adapt
+    from imdb_transformer.training.estimate import Adaptation, estimate
     from imdb_transformer.training.prepare import prepare
-    from imdb_transformer.training.train import choose_hardware
+    from imdb_transformer.training.start import choose_hardware
 
     check_free(folder)
     with tempfile.TemporaryDirectory(prefix="imdb-tx-") as temporary:
@@ -177,8 +195,12 @@ def _show_cost(
                 )
             tried = config.replaced("data", data_dir=temporary)
         hardware = choose_hardware(tried, 0)
-        prepared = prepare(tried, kind, hardware, teachers=teachers, ask_teachers=False)
+        prepared = prepare(tried, kind, hardware, teachers=teachers, trains=False)
         cost = estimate(prepared)
+        if kind == "classifier" and adapt.is_due(tried, prepared.config):
+            reading = adapt.pretraining_config(prepared)
+            seconds = estimate(prepare(reading, "encoder", hardware)).seconds
+            cost.adaptation = Adaptation(epochs=reading.train.epochs, seconds=seconds)
     # Training would choose the same epochs and batches, but not the temporary folder.
     config = prepared.config.model_copy(update={"data": config.data})
     if as_json:

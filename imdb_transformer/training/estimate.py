@@ -19,7 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.data.batches import padded
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.training.adapt import pretraining_of
 from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
@@ -37,6 +36,13 @@ PARTS = {
     "feed_forward": "feed-forward",
 }
 """By a word of a parameter's name, the part of the model that it belongs to"""
+
+
+class Adaptation(BaseModel):
+    """The cost of an encoder's run before the classifier's (`adapt.py`)."""
+
+    epochs: int
+    seconds: float
 
 
 class Estimate(BaseModel):
@@ -57,7 +63,8 @@ class Estimate(BaseModel):
     resident_bytes: int | None
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
-    """steps and validations, and adaptation before them"""
+    """steps and validations"""
+    adaptation: Adaptation | None = None
 
 
 def estimate(prepared: Prepared) -> Estimate:
@@ -98,16 +105,8 @@ def estimate(prepared: Prepared) -> Estimate:
         resident_bytes=None if hardware.device.type == "cuda" else int(resident),
         seconds=seconds * share
         + update_seconds * plan.num_steps
-        + answer_seconds * num_validated / batch.num_tokens
-        + _adaptation_seconds(prepared),
+        + answer_seconds * num_validated / batch.num_tokens,
     )
-
-
-def _adaptation_seconds(prepared: Prepared) -> float:
-    """The time of pretraining a classifier's encoder before its training."""
-    if prepared.kind == "encoder" or not prepared.config.train.adapt_share:
-        return 0.0
-    return estimate(pretraining_of(prepared)).seconds
 
 
 def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:

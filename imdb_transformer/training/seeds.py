@@ -12,13 +12,13 @@ from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
 from imdb_transformer.store import run
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.prepare import soft_labels_of
-from imdb_transformer.training.train import TrainingResult, training_steps
+from imdb_transformer.training.train import TrainingResult, trainings
 
 
 def seed_trainings(
-    config: Config, base: Path, num_seeds: int, *, teachers: Sequence[Path] = (), test: bool = False
+    config: Config, base: Path, num_seeds: int, *, teachers: tuple[Path, ...] = (), test: bool = False
 ) -> Iterator[tuple[Path, Iterator[Update]]]:
-    """The folder of each seed's run, BASE-seed-N, and its steps. Take all steps of a run before the next run.
+    """The runs of each seed, BASE-seed-N, as `trainings` gives them.
 
     Runs of an interrupted call are continued. The teachers predict once. Raises ConfigError with `test` if
     there is no test split.
@@ -33,10 +33,7 @@ def seed_trainings(
     for seed in range(config.train.seed, config.train.seed + num_seeds):
         seeded = config.replaced("train", seed=seed)
         folder = base.with_name(f"{base.name}-seed-{seed}")
-        yield folder, training_steps(
-            seeded, folder, "classifier", teachers=teachers, soft_labels=soft_labels,
-            resume=True,
-        )  # fmt: skip
+        yield from trainings(seeded, folder, teachers=teachers, soft_labels=soft_labels, resume=True)
         soft_labels = soft_labels_of(run.open_run(folder))
 
 

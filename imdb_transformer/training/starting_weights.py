@@ -42,7 +42,6 @@ MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 DROPOUT, SHORT_LENGTH = 0.1, 250  # reviews of fewer characters on average are short
-ADAPT_SHARE = 0.3  # of the epochs
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 
 
@@ -115,19 +114,17 @@ def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
-    """The config with the run to start from instead of `auto`, its dropout, and the share of adaptation.
+    """The config with the run to start from instead of `auto`, and its dropout.
 
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
     knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
     (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short, because
-    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder. For
-    the latter reason, `imdb-encoder` also reads their text before it learns their labels.
+    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder.
     """
     if config.train.init_from != run.AUTO:
         return config
     chosen, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
-    adapt_share = config.train.adapt_share
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
@@ -138,9 +135,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         is_short = np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
         if is_short or chosen != labelled:
             dropout = max(dropout, DROPOUT)
-        if chosen != labelled:
-            adapt_share = max(adapt_share, ADAPT_SHARE)
-    config = config.replaced("train", init_from=str(chosen), adapt_share=adapt_share)
+    config = config.replaced("train", init_from=str(chosen))
     return config.replaced("model", dropout=dropout)
 
 

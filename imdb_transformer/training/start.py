@@ -1,0 +1,153 @@
+"""Starts a run, or continues one that was interrupted: yields its steps from there to its end."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from imdb_transformer import config_file, hardware
+from imdb_transformer.config import Config
+from imdb_transformer.data import corpus
+from imdb_transformer.distributed import process_group
+from imdb_transformer.errors import ConfigError, RunError, command_line, warn
+from imdb_transformer.store import metrics, run
+from imdb_transformer.store.locks import locked
+from imdb_transformer.store.run import Kind
+from imdb_transformer.training import checkpoints, starting_weights
+from imdb_transformer.training.loop import Update, stop_requests, training_loop
+from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
+from imdb_transformer.training.step import make_learner
+
+STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 GiB (configs/EXPERIMENTS.md)
+SAMPLE = 1000  # reviews from which the mean length of a piece is measured
+
+UNKNOWN_WORDS = (
+    "the encoder of {} knows few words of these reviews. A linear model may be more accurate; `imdb-tx "
+    "baseline` fits one"
+)
+
+
+def training_steps(
+    config: Config | None, folder: Path, kind: Kind, *, teachers: Sequence[Path] = (),
+    soft_labels: SoftLabels = None, resume: bool = False, requested: Config | None = None,
+) -> Iterator[Update]:  # fmt: skip
+    """Starts or continues a run and trains it to its end; yields after each step.
+
+    teachers: runs. Their mean probabilities for the unlabelled reviews serve as labels.
+    soft_labels: these probabilities, if the teachers have predicted them already.
+    resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
+    keeps its config, and the folder may also be its checkpoint `previous`.
+    requested: the config that `config` was made from, which will be passed to continue the run.
+
+    Raises TypeError, ConfigError, DataError, RunError or ResourceError before the first step; later
+    DivergedError, and Interrupted after Ctrl-C or SIGTERM.
+    """
+    if not isinstance(config, Config | None):
+        raise TypeError(f"Pass a config, such as load_config('base.toml'), not {config!r}.")
+    begun: list[Prepared] = []  # in the first process
+    with process_group() as world:
+        path = world.broadcast(folder)
+        begins = world.broadcast(not resume or (config is not None and not (path / run.INFO).exists()))
+        if begins:
+            origins = tuple(teachers)
+            world.from_first(
+                lambda: begun.append(begin(config, path, kind, origins, soft_labels, requested, world.gpu))
+            )
+        opened, begin_from = run_to_continue(path, kind)
+        if not begins and config is not None:
+            check_unchanged(opened, config, teachers)
+        if opened.info.status == "finished" and begin_from == run.LAST:
+            return
+        again = None if begun else prepare_again(opened, choose_hardware(opened.config, world.gpu))
+        prepared = again or begun.pop()
+        chosen = prepared.hardware
+        with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
+            learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
+            counters = checkpoints.resume_from(opened, begin_from, learner, world)
+            for update in training_loop(opened, prepared, learner, counters, world, stops):
+                yield update
+                if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
+                    hardware.release_freed_memory()
+
+
+def begin(
+    config: Config | None, folder: Path, kind: Kind, teachers: tuple[Path, ...] = (),
+    soft_labels: SoftLabels = None, requested: Config | None = None, gpu: int = 0,
+) -> Prepared:  # fmt: skip
+    """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
+
+    Raises RunError if the folder is in use, ResourceError if the disk has no room for the checkpoints, and
+    ConfigError if TensorBoard is asked for and missing.
+    """
+    if config is None:
+        raise ConfigError("A new run needs a config; only a run that is resumed has one.")
+    run.check_free(folder)
+    if config.train.tensorboard:
+        metrics.check_tensorboard()
+    chosen = choose_hardware(config, gpu)
+    prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
+    sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
+    length = prepared.tokenizer.characters_per_piece(sample)
+    if init_from := prepared.config.train.init_from:
+        usual = run.locate(Path(init_from))[0].info.characters_per_piece
+        if prepared.tokenizer.knows_few_words(sample, usual):
+            warn(UNKNOWN_WORDS.format(init_from))
+    learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
+    checkpoints.check_space(folder, learner)
+    run.create(
+        folder,
+        prepared.config,
+        kind=kind,
+        vocabulary=prepared.tokenizer,
+        classes=prepared.corpus.manifest.classes,
+        corpus_hash=prepared.corpus.content_hash,
+        hardware=chosen.describe(),
+        soft_labels=prepared.soft_labels,
+        characters_per_piece=length,
+        requested_hash=config_file.hash_of(requested or config),
+        origin_hash=starting_weights.origin_hash(prepared.config, teachers),
+        teachers=tuple(str(path if run.locate(path)[0].is_shipped else path.resolve()) for path in teachers),
+        fill=lambda new: checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters()),
+    )
+    return prepared
+
+
+def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName]:
+    """The run and the checkpoint to continue from. `path` is the run, or its checkpoint `previous`.
+
+    Raises RunError if the run is of another kind.
+    """
+    from_previous = path.name == run.PREVIOUS and run.is_checkpoint(path)
+    opened = run.open_run(path.parent.parent if from_previous else path)
+    if opened.is_shipped:
+        raise RunError(
+            f"{path} comes with the package and is finished. A new run can start from it: --init-from {path}"
+        )
+    if opened.info.kind != kind:
+        hint = "it is finished"
+        if command := run.COMMANDS.get(opened.info.kind):
+            hint = f"continue it with: {command_line(command, '--resume', opened.folder)}"
+        raise RunError(f"{opened.folder} was made by another command; {hint}.")
+    return opened, run.PREVIOUS if from_previous else run.LAST
+
+
+def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -> None:
+    """Raises RunError if a run has another config, other origins or other reviews."""
+    stored = corpus.ensure(config.data)
+    origin_hash = starting_weights.origin_hash(opened.config, teachers)
+    was_requested = opened.info.requested_hash == config_file.hash_of(config)
+    differences = {
+        "with another config": opened.config != config and not was_requested,
+        "of another encoder or --teacher": opened.info.origin_hash != origin_hash,
+        "on other reviews": stored.content_hash != opened.info.corpus_hash,
+    }
+    for difference, exists in differences.items():
+        if exists:
+            raise RunError(f"{opened.folder} is a run {difference}; name another --run-dir.")
+
+
+def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
+    """The hardware that a config asks for. On a CPU it also makes the process keep freed memory."""
+    chosen = hardware.choose(config.train, gpu=gpu)
+    if chosen.device.type == "cpu":
+        hardware.keep_freed_memory()
+    return chosen
