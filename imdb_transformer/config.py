@@ -135,6 +135,8 @@ class TrainConfig(Section):
     """weight of a second loss: guessing each review's stars, which only IMDB's training reviews have"""
     ema_decay: Fraction = 0.998
     """decay of the average of the weights; the average is validated and kept; 0: no average"""
+    first_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """share of the first weights in that average at the end; 0: as little as `ema_decay` leaves"""
     evals_per_epoch: Width = 2
     """validations an epoch"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"

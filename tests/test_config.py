@@ -151,7 +151,7 @@ def test_every_key_is_read_by_some_training(
     for section in sections:
         monkeypatch.setattr(section, "__getattribute__", reading)
     short = ("train.epochs=1", "train.evals_per_epoch=1", "train.batch_tokens=100000")
-    choices = ("train.optimizer=muon", "model.embedding_norm=true")
+    choices = ("train.optimizer=muon", "train.ema_decay=0.5", "model.embedding_norm=true")
     train(tiny(*short, *choices), tmp_path / "a")
     train(tiny(*short), tmp_path / "b", kind="encoder")
     texts = [f"{word} film number {i}" for i in range(20) for word in ("good", "bad")]

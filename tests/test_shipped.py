@@ -21,6 +21,7 @@ from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
+from imdb_transformer.training import starting_weights
 from imdb_transformer.training.adapt import is_due
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.start import begin, check_unchanged
@@ -279,7 +280,23 @@ def test_short_or_unfamiliar_reviews_get_dropout_and_unfamiliar_ones_adaptation_
     requested = load_config("base.toml", [*data, *values])
     config = choose_start(requested, kind, CPU)
     assert config.model.dropout == dropout
+    assert config.train.first_share == (0.35 if dropout else 0.0)  # 32 training reviews are few
     assert (kind == "classifier" and is_due(requested, config)) == reads_first
+
+
+def test_the_first_weights_keep_less_the_more_reviews_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting_weights, "probe_accuracy", lambda *_: 0.5)
+    rows = [f"number {i},{i % 2}" for i in range(500)]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
+    requested = load_config("base.toml", data)
+    assert choose_start(requested, "classifier", CPU).train.first_share == pytest.approx(100 / 406)
+    larger = requested.replaced("train", first_share=0.4)
+    assert choose_start(larger, "classifier", CPU).train.first_share == 0.4
+    monkeypatch.setattr(starting_weights, "FEW_REVIEWS", 406)
+    assert choose_start(requested, "classifier", CPU).train.first_share == 0
 
 
 def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,14 @@ from imdb_transformer.training.optimizers import (
 )
 from imdb_transformer.training.plan import Batch, get_batch, make_plan
 from imdb_transformer.training.prepare import make_classifier
-from imdb_transformer.training.step import Learner, StepResult, _noise_seed, make_learner, train_step
+from imdb_transformer.training.step import (
+    Learner,
+    StepResult,
+    _decay_of,
+    _noise_seed,
+    make_learner,
+    train_step,
+)
 from tests.in_process import CPU, Tiny, prepared
 
 
@@ -166,6 +174,17 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
     for name, parameter in learner.averaged.named_parameters():
         expected = 0.15 * (0.1 * before[name] + 0.9 * first[name]) + 0.85 * second[name]
         torch.testing.assert_close(parameter, expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "decay", "kept"),
+    [(0.25, 0.5, 0.25), (0.25, 0.9, 0.9**4), (0.0, 0.9, 1 * 2 * 3 * 4 / (10 * 11 * 12 * 13))],
+)
+def test_the_first_weights_keep_their_share_of_the_average_after_all_steps(
+    tiny: Tiny, share: float, decay: float, kept: float
+) -> None:
+    config = tiny(f"train.first_share={share}", f"train.ema_decay={decay}").train
+    assert math.prod(_decay_of(config, step, 4) for step in range(4)) == pytest.approx(kept)
 
 
 def test_noise_differs_between_steps_and_processes() -> None:

@@ -42,6 +42,8 @@ MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 DROPOUT, SHORT_LENGTH = 0.1, 250  # reviews of fewer characters on average are short
+# Of fewer reviews, the first weights keep a share: as if they were this many reviews.
+FEW_REVIEWS, NUM_FIRST, MAX_FIRST_SHARE = 1500, 100, 0.35
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 
 
@@ -114,17 +116,19 @@ def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
-    """The config with the run to start from instead of `auto`, and its dropout.
+    """The config with the run to start from instead of `auto`, and how far training may leave its weights.
 
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
     knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
     (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short, because
-    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder.
+    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder. If
+    they are also few, the average of the weights keeps a share of the first weights.
     """
     if config.train.init_from != run.AUTO:
         return config
     chosen, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
+    first_share = config.train.first_share
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
@@ -135,7 +139,9 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         is_short = np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
         if is_short or chosen != labelled:
             dropout = max(dropout, DROPOUT)
-    config = config.replaced("train", init_from=str(chosen))
+            if (num_reviews := len(rows.texts)) < FEW_REVIEWS:
+                first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
+    config = config.replaced("train", init_from=str(chosen), first_share=first_share)
     return config.replaced("model", dropout=dropout)
 
 

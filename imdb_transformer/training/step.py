@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from imdb_transformer.config import Config
+from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
@@ -96,7 +96,7 @@ def train_step(
         optimizer.step()
     model.zero_grad()
     if averaged is not model:
-        _move_average(model, averaged, config.ema_decay, step)
+        _move_average(model, averaged, _decay_of(config, step, num_steps))
     return result
 
 
@@ -123,10 +123,20 @@ def _summed(
 
 
 @torch.no_grad()
-def _move_average(model: nn.Module, averaged: nn.Module, decay: float, step: int) -> None:
-    """averaged ← decay · averaged + (1 - decay) · model, with less decay early on."""
-    weight = 1 - min(decay, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), weight)
+def _move_average(model: nn.Module, averaged: nn.Module, decay: float) -> None:
+    """averaged ← decay · averaged + (1 - decay) · model."""
+    torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - decay)
+
+
+def _decay_of(config: TrainConfig, step: int, num_steps: int) -> float:
+    """The decay of the average in a step. It is smaller early on, because the first weights are usually bad.
+
+    With `first_share` these are good, and they keep this share until the last step, or that of `ema_decay` if
+    it is larger.
+    """
+    if config.first_share:
+        return max(config.ema_decay, config.first_share ** (1 / num_steps))
+    return min(config.ema_decay, (1 + step) / (10 + step))
 
 
 def _noise_seed(seed: int, step: int, rank: int) -> int:
