@@ -12,10 +12,11 @@ import imdb_transformer
 from imdb_transformer import load_config
 from imdb_transformer.cli import train as train_command
 from imdb_transformer.config import Config
-from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.errors import DivergedError, Interrupted, RunError
 from imdb_transformer.store import run
 from imdb_transformer.training.adapt import pretraining_config
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.seeds import seed_trainings
 from imdb_transformer.training.train import trainings
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, weights
@@ -89,16 +90,14 @@ def test_a_repeated_call_with_resume_trains_nothing_again(mine: Mine) -> None:
 @pytest.mark.usefixtures("mine")
 def test_an_interrupted_encoder_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(folder: Path, *_: object) -> None:
-        raise Interrupted(f"Stopped in {folder}", exit_code=130)
+        raise Interrupted(f"Stopped in {folder}; saved. Continue with:\n  imdb-tx pretrain", exit_code=130)
 
     monkeypatch.setattr(train_command, "_finish", interrupted)
-    for options, name, work in (
-        ((), "mine-encoder", "the classifier"),
-        (("--seeds", 2), "mine-seed-0-encoder", "all 2 seeds"),
-    ):
-        with pytest.raises(Interrupted) as told:
-            imdb_tx("train", "mine.csv", *options)
-        assert str(told.value) == f"Stopped in runs/{name}\nTo continue with {work}, repeat the command."
+    with pytest.raises(Interrupted) as told:
+        imdb_tx("train", "mine.csv")
+    assert str(told.value) == "Stopped in runs/mine-encoder; saved. To continue, repeat the command."
+    with pytest.raises(Interrupted, match="To continue with all 2 seeds, repeat the command"):
+        imdb_tx("train", "mine.csv", "--seeds", 2)
 
 
 def test_a_named_encoder_reads_nothing_first(mine: Mine) -> None:
@@ -111,6 +110,52 @@ def test_a_folder_in_use_is_refused_before_the_encoder_reads(mine: Mine) -> None
     Path("runs/mine/notes.txt").touch()
     with pytest.raises(RunError, match="runs/mine is not empty"):
         next(trainings(mine(), Path("runs/mine")))
+
+
+@pytest.mark.parametrize("content", ["file", "other files", "another config", "another kind"])
+def test_anything_else_in_the_encoders_folder_is_refused_at_once(
+    mine: Mine, trained: Path, content: str
+) -> None:
+    encoder = Path("runs/mine-encoder")
+    encoder.parent.mkdir()
+    if content == "file":
+        encoder.touch()
+    elif content == "other files":
+        encoder.mkdir()
+        (encoder / "notes.txt").touch()
+    elif content == "another config":
+        imdb_transformer.train(mine("train.epochs=1"), "runs/mine")
+        shutil.rmtree("runs/mine")
+    else:
+        shutil.copytree(trained, encoder)
+    with pytest.raises(RunError, match=r"in runs/mine-encoder, but something else is there\. Delete it"):
+        next(trainings(mine(), Path("runs/mine")))
+
+
+def test_an_encoder_cannot_have_the_name_of_that_of_the_package(mine: Mine) -> None:
+    with pytest.raises(RunError, match="imdb-encoder would have the name of a run of the package"):
+        next(trainings(mine(), Path("imdb")))
+
+
+def test_seeds_continue_after_their_encoders_were_deleted(mine: Mine) -> None:
+    folders = [folder.name for folder, steps in seed_trainings(mine(), Path("runs/mine"), 1) if list(steps)]
+    assert folders == ["mine-seed-0-encoder", "mine-seed-0"]
+    shutil.rmtree("runs/mine-seed-0-encoder")
+    again = [folder.name for folder, steps in seed_trainings(mine(), Path("runs/mine"), 2) if list(steps)]
+    assert again == ["mine-seed-1-encoder", "mine-seed-1"]
+
+
+def test_an_encoder_that_diverges_says_how_to_train_without_it(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine()
+
+    def diverged(*_: object) -> None:
+        raise DivergedError("Training diverged.")
+
+    monkeypatch.setattr(train_command, "_finish", diverged)
+    told = str(imdb_tx("train", "mine.csv").exception)
+    assert told == "Training diverged. To train without this encoder: --init-from imdb-encoder"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +172,7 @@ def test_unlabelled_texts_are_read_in_fewer_epochs(
         lines = (f"pump number {i} drips\n" for i in range(num_unlabelled))
         (folder / "unsupervised.txt").write_text("".join(lines))
     config = mine(f"data.source={folder}", f"train.epochs={epochs}")
-    prepared = prepare(config, "classifier", CPU, trains=False)
+    prepared = prepare(config, "classifier", CPU, ready=False)
     assert len(prepared.train.lengths) == (54 if num_unlabelled else 48)
     assert pretraining_config(prepared).train.epochs == expected
 
@@ -138,15 +183,17 @@ def test_a_dry_run_shows_the_adaptation_and_its_time() -> None:
     shown = imdb_tx("train", "mine.csv", *sets, "--dry-run").stdout
     assert "adaptation        2 epochs of guessing masked tokens, in a run before this one" in shown
     cost = json.loads(imdb_tx("train", "mine.csv", *sets, "--dry-run", "--json").stdout)["estimate"]
-    assert cost["adaptation"]["epochs"] == 2
-    assert cost["adaptation"]["seconds"] > 0
-    other = imdb_tx("train", "mine.csv", *sets, "--init-from", "imdb-encoder", "--dry-run").stdout
-    assert "adaptation" not in other
+    assert cost["adapt_epochs"] == 2
+    named = ("--init-from", "imdb-encoder", "--set", "model.dropout=0.1", "--set", "train.first_share=0.35")
+    other = json.loads(imdb_tx("train", "mine.csv", *sets, *named, "--dry-run", "--json").stdout)["estimate"]
+    assert other["adapt_epochs"] == 0
+    assert other["flops"] < cost["flops"]
+    assert "adaptation" not in imdb_tx("train", "mine.csv", *sets, *named, "--dry-run").stdout
     assert not Path("runs").exists()
 
 
 def test_adaptation_follows_the_package_and_not_a_file_of_that_name(mine: Mine) -> None:
-    prepared = prepare(mine(), "classifier", CPU, trains=False)
+    prepared = prepare(mine(), "classifier", CPU, ready=False)
     expected = pretraining_config(prepared)
     Path("adapt.toml").write_text("[train]\nlr = 1.0\n")
     assert pretraining_config(prepared) == expected

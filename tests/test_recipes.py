@@ -190,7 +190,7 @@ def test_the_epochs_of_a_student_depend_on_the_unlabelled_reviews_too(tiny: Tiny
     make_baseline(tmp_path / "nb", tiny(), "nb")
     config = tiny("train.epochs=0", "train.batch_tokens=64")
     alone = prepare(config, "classifier", CPU)
-    student = prepare(config, "classifier", CPU, teachers=[tmp_path / "nb"], trains=False)
+    student = prepare(config, "classifier", CPU, teachers=[tmp_path / "nb"], ready=False)
     sizes = len(alone.train.lengths), len(student.train.lengths)
     assert sizes[1] > 1.4 * sizes[0]
     assert student.config.train.epochs == pytest.approx(

@@ -178,7 +178,7 @@ def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(
     imdb_tx("runs", "--prune")
     assert imdb_tx("predict", "--run", "classifier/checkpoints/best", "a film").exit_code == 0
     gone = imdb_tx("predict", "--run", "classifier/checkpoints/last", "a film")
-    assert "`imdb-tx runs --prune` deleted runs/classifier/checkpoints/last" in str(gone.exception)
+    assert "runs/classifier/checkpoints/last was deleted to free space" in str(gone.exception)
 
 
 def test_a_missing_folder_of_runs_is_an_error_unless_it_is_the_usual_one(

@@ -251,7 +251,7 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
     assert made.exit_code == 0, made.output
     opened = run.open_run(tmp_path / "runs" / "mine")
     encoder = Path("runs/mine-encoder")  # it exists if the probe chose imdb-encoder
-    assert opened.config.train.init_from == str(encoder) if encoder.exists() else "imdb"
+    assert opened.config.train.init_from == (str(encoder) if encoder.exists() else "imdb")
     answers = Predictor.load(opened.folder)(["a superb story", "an awful story"])
     assert [answer.label for answer in answers] == ["5", "1"]
 

@@ -13,7 +13,7 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import RUNS, config_with, takes_run
-from imdb_transformer.errors import ConfigError, Interrupted, command_line
+from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, command_line
 from imdb_transformer.report import next_commands, summaries
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -28,7 +28,6 @@ _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
-READS_FIRST = "these reviews differ from IMDB's: imdb-encoder reads them first, in {}"
 Test = Annotated[bool, _repeated("--test", help="Evaluate each on test, too. Only for a fixed recipe.")]
 
 
@@ -108,9 +107,9 @@ def train_one(
         else:
             runs = trainings(config, folder, teachers=teachers)
         for each, steps in runs:
-            with nullcontext() if each == folder else _repeatable("the classifier"):
+            with nullcontext() if each == folder else _of_encoder():
                 if each != folder:
-                    screen.note(READS_FIRST.format(each))
+                    screen.note(f"imdb-encoder reads these reviews first, in {each}")
                 result = _finish(each, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -127,21 +126,27 @@ def _train_seeds(
 
     with process_group() as world:
         runs = seed_trainings(config, base, num_seeds, teachers=teachers, test=test)
-        with _repeatable(f"all {num_seeds} seeds"):
+        try:
             results = [_finish(folder, steps, world) for folder, steps in runs]
+        except Interrupted as stopped:
+            message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
+            raise Interrupted(message, exit_code=stopped.exit_code) from None
         if world.is_first:
             summary = summarise([each for each in results if each.kind == "classifier"], test=test)
             print(json.dumps(summary) if as_json else summaries.seeds(summary))
 
 
 @contextmanager
-def _repeatable(work: str) -> Iterator[None]:
-    """Adds to the message of an interruption that the same command continues."""
+def _of_encoder() -> Iterator[None]:
+    """Says how to go on if the run of an encoder ends early: the user's command is for a classifier."""
     try:
         yield
     except Interrupted as stopped:
-        message = f"{stopped}\nTo continue with {work}, repeat the command."
+        happened = str(stopped).partition(" Continue with:")[0]
+        message = f"{happened} To continue, repeat the command."
         raise Interrupted(message, exit_code=stopped.exit_code) from None
+    except DivergedError as error:
+        raise DivergedError(f"{error} To train without this encoder: --init-from imdb-encoder") from None
 
 
 def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "TrainingResult":
@@ -180,7 +185,7 @@ def _show_cost(
     from imdb_transformer.data.archive import is_url
     from imdb_transformer.store.run import check_free
     from imdb_transformer.training import adapt
-    from imdb_transformer.training.estimate import Adaptation, estimate
+    from imdb_transformer.training.estimate import estimate
     from imdb_transformer.training.prepare import prepare
     from imdb_transformer.training.start import choose_hardware
 
@@ -195,12 +200,11 @@ def _show_cost(
                 )
             tried = config.replaced("data", data_dir=temporary)
         hardware = choose_hardware(tried, 0)
-        prepared = prepare(tried, kind, hardware, teachers=teachers, trains=False)
+        prepared = prepare(tried, kind, hardware, teachers=teachers, ready=False)
         cost = estimate(prepared)
         if kind == "classifier" and adapt.is_due(tried, prepared.config):
             reading = adapt.pretraining_config(prepared)
-            seconds = estimate(prepare(reading, "encoder", hardware)).seconds
-            cost.adaptation = Adaptation(epochs=reading.train.epochs, seconds=seconds)
+            cost = cost.after(estimate(prepare(reading, "encoder", hardware)), reading.train.epochs)
     # Training would choose the same epochs and batches, but not the temporary folder.
     config = prepared.config.model_copy(update={"data": config.data})
     if as_json:

@@ -71,16 +71,13 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
     reviews = ", ".join(f"{name} {count:,}" for name, count in cost.num_reviews.items())
     parts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in cost.parameters.items())
     resident = cost.resident_bytes
-    adapted, seconds = "", cost.seconds
-    if cost.adaptation:
-        many = f"{cost.adaptation.epochs} epoch{'s' * (cost.adaptation.epochs > 1)}"
-        adapted = f"adaptation        {many} of guessing masked tokens, in a run before this one\n"
-        seconds += cost.adaptation.seconds
+    many = f"{cost.adapt_epochs} epoch{'s' * (cost.adapt_epochs > 1)}"
+    adapted = f"adaptation        {many} of guessing masked tokens, in a run before this one\n"
     process = "" if resident is None else f"; about {resident / 2**20:,.0f} MiB for the whole process"
     return (
         f"parameters\n{parts}\n"
         f"reviews           {reviews}\n"
-        f"{adapted}"
+        f"{adapted * bool(cost.adapt_epochs)}"
         f"batches           of at most {options.batch_tokens:,} tokens; {options.epochs} epochs\n"
         f"learning rate     up to {options.lr:g} in {options.warmup_fraction:.0%} of the steps, then "
         f"{options.schedule}\n"
@@ -89,7 +86,7 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
         f"compute           {cost.flops:.2e} FLOPs\n"
         f"memory            {cost.memory_bytes / 2**20:,.0f} MiB for weights, moments and activations"
         f"{process}\n"
-        f"time              about {duration(seconds)} on {cost.hardware}\n"
+        f"time              about {duration(cost.seconds)} on {cost.hardware}\n"
         "nothing was trained"
     )
 

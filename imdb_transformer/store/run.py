@@ -242,7 +242,7 @@ def locate(path: Path) -> tuple[Run, Path]:
         return run, run.checkpoint("best")
     run = open_run(path.parent.parent)
     if run.info.pruned and path.name != "best":
-        raise RunError(f"`imdb-tx runs --prune` deleted {path}. {run.folder} has its best checkpoint only.")
+        raise RunError(f"{path} was deleted to free space. {run.folder} has its best checkpoint only.")
     return run, path
 
 

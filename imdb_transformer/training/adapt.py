@@ -11,7 +11,7 @@ from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.starting_weights import has_imdb_labels
 
 RECIPE = "adapt.toml"
-SHARE = 0.3  # of the classifier's epochs
+SHARE = 0.3  # of the number of reviews that the classifier reads in all its epochs
 
 
 def is_due(requested: Config, start: Config) -> bool:
@@ -25,8 +25,8 @@ def is_due(requested: Config, start: Config) -> bool:
 def pretraining_config(prepared: Prepared) -> Config:
     """The config of an encoder that reads the reviews of a classifier, which then starts from it.
 
-    It has the settings of adapt.toml in the package. The encoder reads unlabelled reviews as well. The number
-    of its epochs follows from `SHARE`, which is of the reviews that the classifier reads in all its epochs.
+    It has the settings of adapt.toml in the package, but the seed and the hardware of the classifier's
+    config, and no dropout. The encoder reads unlabelled reviews as well, in as many epochs as fit `SHARE`.
     """
     config, options, splits = prepared.config, prepared.config.train, prepared.corpus.manifest.splits
     num_reviews = sum(splits[name].num_rows for name in ("train", "unsupervised") if name in splits)

@@ -38,13 +38,6 @@ PARTS = {
 """By a word of a parameter's name, the part of the model that it belongs to"""
 
 
-class Adaptation(BaseModel):
-    """The cost of an encoder's run before the classifier's (`adapt.py`)."""
-
-    epochs: int
-    seconds: float
-
-
 class Estimate(BaseModel):
     """The cost of a training."""
 
@@ -64,7 +57,17 @@ class Estimate(BaseModel):
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
     seconds: float
     """steps and validations"""
-    adaptation: Adaptation | None = None
+    adapt_epochs: int = 0
+    """of an encoder's run before (`adapt.py`), which is in `flops`, the two memories and `seconds`"""
+
+    def after(self, other: "Estimate", epochs: int) -> "Estimate":
+        """The cost with that of an encoder's run before, of this number of epochs."""
+        return self.model_copy(update={
+            "adapt_epochs": epochs, "flops": self.flops + other.flops,
+            "seconds": self.seconds + other.seconds,
+            "memory_bytes": max(self.memory_bytes, other.memory_bytes),
+            "resident_bytes": self.resident_bytes and max(self.resident_bytes, other.resident_bytes or 0),
+        })  # fmt: skip
 
 
 def estimate(prepared: Prepared) -> Estimate:

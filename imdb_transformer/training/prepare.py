@@ -54,14 +54,14 @@ class Prepared(NamedTuple):
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (),
-    soft_labels: SoftLabels = None, trains: bool = True,
+    soft_labels: SoftLabels = None, ready: bool = True,
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them. Its encoder starts from `train.init_from` if that is set.
 
     An encoder to start from comes with its tokenizer, and a head is fitted to it. `soft_labels` are the
-    teachers' probabilities; without them the teachers predict now. Without `trains`, as for a dry run, both
-    take no time: the head is random, and the soft labels say nothing. Raises RunError if the encoder does not
-    fit the config, or if it or a teacher is unfinished or may have seen reviews that are held out here.
+    teachers' probabilities; without them the teachers predict now. Without `ready` no head is fitted and no
+    teacher predicts: enough to plan a training. Raises RunError if the encoder does not fit the config, or
+    if it or a teacher is unfinished or may have seen reviews that are held out here.
     """
     if kind == "classifier":
         config.data.check_labelled()
@@ -81,11 +81,11 @@ def prepare(
                 f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
             )
     if teachers and soft_labels is None:
-        soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=trains)
+        soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ready)
     prepared = _prepared(config, kind, hardware, data, soft_labels)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
-        if isinstance(prepared.model, Classifier) and trains:
+        if isinstance(prepared.model, Classifier) and ready:
             starting_weights.fit_head(prepared.model, data.splits["train"], hardware)
     return prepared
 

@@ -1,7 +1,7 @@
 """Starts a run, or continues one that was interrupted: yields its steps from there to its end."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from imdb_transformer import config_file, hardware
@@ -36,7 +36,7 @@ def training_steps(
     soft_labels: these probabilities, if the teachers have predicted them already.
     resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
     keeps its config, and the folder may also be its checkpoint `previous`.
-    requested: the config that `config` was made from, which will be passed to continue the run.
+    requested: the caller's config, from which `config` was made; it is compared when the run is continued.
 
     Raises TypeError, ConfigError, DataError, RunError or ResourceError before the first step; later
     DivergedError, and Interrupted after Ctrl-C or SIGTERM.
@@ -133,7 +133,9 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
     stored = corpus.ensure(config.data)
-    origin_hash = starting_weights.origin_hash(opened.config, teachers)
+    origin_hash = opened.info.origin_hash
+    with suppress(RunError):  # an encoder that has been deleted is not another one
+        origin_hash = starting_weights.origin_hash(opened.config, teachers)
     was_requested = opened.info.requested_hash == config_file.hash_of(config)
     differences = {
         "with another config": opened.config != config and not was_requested,

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import Config
 from imdb_transformer.distributed import process_group
-from imdb_transformer.errors import DataWarning
+from imdb_transformer.errors import DataWarning, RunError
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
@@ -22,7 +22,13 @@ from imdb_transformer.store.upkeep import prune_run
 from imdb_transformer.training import adapt, checkpoints, starting_weights
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.prepare import SoftLabels, prepare
-from imdb_transformer.training.start import choose_hardware, training_steps
+from imdb_transformer.training.start import (
+    check_unchanged,
+    choose_hardware,
+    run_to_continue,
+    training_steps,
+)
+from imdb_transformer.training.step import make_learner
 
 Folder = str | PathLike[str]
 
@@ -71,7 +77,8 @@ def trainings(
 
     Take all steps of a run before the next run. If an encoder reads the reviews first (`adapt.py`), its run
     is FOLDER-encoder, and the classifier starts from it. If that run was interrupted, it is continued. When
-    it is finished, it is pruned.
+    it is finished, it is pruned. `soft_labels` and `resume` are those of the classifier's run. Raises
+    RunError if FOLDER-encoder holds anything else, and what `training_steps` raises.
     """
     start = config
     with process_group() as world:
@@ -80,10 +87,10 @@ def trainings(
             chosen, reading = world.from_first(lambda: _starts(config, folder, teachers, world.gpu))
             start = chosen
             if reading is not None:
-                encoder = folder.with_name(f"{folder.name}-encoder")
+                encoder = _encoder_of(folder)
                 yield encoder, training_steps(reading, encoder, "encoder", resume=True)
-                if world.is_first:
-                    prune_run(run.open_run(encoder))
+                world.barrier()  # another process may still read what is deleted
+                world.from_first(lambda: prune_run(run.open_run(encoder)))
                 start = chosen.replaced("train", init_from=str(encoder))
         steps = training_steps(
             start, folder, "classifier", teachers=teachers, soft_labels=soft_labels, resume=resume,
@@ -103,8 +110,31 @@ def _starts(
     if not adapt.is_due(config, start):
         return start, None
     with warnings.catch_warnings(action="ignore", category=DataWarning):  # the classifier's run gives them
-        prepared = prepare(start, "classifier", hardware, teachers=teachers, trains=False)
-    return start, adapt.pretraining_config(prepared)
+        prepared = prepare(start, "classifier", hardware, teachers=teachers, ready=False)
+    reading = adapt.pretraining_config(prepared)
+    _check_usable(_encoder_of(folder), reading)
+    learner = make_learner(prepared.model, prepared.config, "classifier", hardware.dtype)
+    checkpoints.check_space(folder, learner)  # now, not hours later
+    return start, reading
+
+
+def _encoder_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-encoder")
+
+
+def _check_usable(encoder: Path, reading: Config) -> None:
+    """Raises RunError unless an encoder's folder is free, or has a run of this config to continue."""
+    way_out = "Delete it, or name another --run-dir."
+    if (run.SHIPPED / encoder.name).exists():
+        raise RunError(f"{encoder} would have the name of a run of the package; name another --run-dir.")
+    if encoder.exists() and not (encoder.is_dir() and not any(encoder.iterdir())):
+        try:
+            opened, _ = run_to_continue(encoder, "encoder")
+            check_unchanged(opened, reading, ())
+        except (RunError, NotADirectoryError):
+            raise RunError(
+                f"An encoder would be trained in {encoder}, but something else is there. {way_out}"
+            ) from None
 
 
 def result_of(folder: Folder) -> TrainingResult:
