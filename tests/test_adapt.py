@@ -184,11 +184,13 @@ def test_a_dry_run_shows_the_adaptation_and_its_time() -> None:
     assert "adaptation        2 epochs of guessing masked tokens, in a run before this one" in shown
     cost = json.loads(imdb_tx("train", "mine.csv", *sets, "--dry-run", "--json").stdout)["estimate"]
     assert cost["adapt_epochs"] == 2
-    named = ("--init-from", "imdb-encoder", "--set", "model.dropout=0.1", "--set", "train.first_share=0.35")
-    other = json.loads(imdb_tx("train", "mine.csv", *sets, *named, "--dry-run", "--json").stdout)["estimate"]
+    without = ("--init-from", "imdb-encoder", "--set", "model.dropout=0.1", "--set", "train.first_share=0.35")
+    other = json.loads(imdb_tx("train", "mine.csv", *sets, *without, "--dry-run", "--json").stdout)[
+        "estimate"
+    ]
     assert other["adapt_epochs"] == 0
     assert other["flops"] < cost["flops"]
-    assert "adaptation" not in imdb_tx("train", "mine.csv", *sets, *named, "--dry-run").stdout
+    assert "adaptation" not in imdb_tx("train", "mine.csv", *sets, *without, "--dry-run").stdout
     assert not Path("runs").exists()
 
 

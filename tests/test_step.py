@@ -177,14 +177,14 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "decay", "kept"),
+    ("share", "decay", "expected"),
     [(0.25, 0.5, 0.25), (0.25, 0.9, 0.9**4), (0.0, 0.9, 1 * 2 * 3 * 4 / (10 * 11 * 12 * 13))],
 )
 def test_the_first_weights_keep_their_share_of_the_average_after_all_steps(
-    tiny: Tiny, share: float, decay: float, kept: float
+    tiny: Tiny, share: float, decay: float, expected: float
 ) -> None:
     config = tiny(f"train.first_share={share}", f"train.ema_decay={decay}").train
-    assert math.prod(_decay_of(config, step, 4) for step in range(4)) == pytest.approx(kept)
+    assert math.prod(_decay_of(config, step, 4) for step in range(4)) == pytest.approx(expected)
 
 
 def test_noise_differs_between_steps_and_processes() -> None:

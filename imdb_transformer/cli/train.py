@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
@@ -103,7 +103,9 @@ def train_one(
                 _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
         if kind == "encoder" or config is None:
-            runs = iter([(folder, training_steps(config, folder, kind, resume=config is None))])
+            runs: Iterable[tuple[Path, Iterator[Update]]] = [
+                (folder, training_steps(config, folder, kind, resume=config is None))
+            ]
         else:
             runs = trainings(config, folder, teachers=teachers)
         for each, steps in runs:

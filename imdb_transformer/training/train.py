@@ -84,7 +84,7 @@ def trainings(
     with process_group() as world:
         begins = world.broadcast(not resume or not (folder / run.INFO).exists())
         if isinstance(config, Config) and begins:
-            chosen, reading = world.from_first(lambda: _starts(config, folder, teachers, world.gpu))
+            chosen, reading = world.from_first(lambda: _configs(config, folder, teachers, world.gpu))
             start = chosen
             if reading is not None:
                 encoder = _encoder_of(folder)
@@ -99,10 +99,13 @@ def trainings(
         yield folder, steps
 
 
-def _starts(
+def _configs(
     config: Config, folder: Path, teachers: tuple[Path, ...], gpu: int
 ) -> tuple[Config, Config | None]:
-    """The config with the encoder to start from, and that of a run in which it reads the reviews first."""
+    """The config with the encoder to start from, and that of a run in which it reads the reviews first.
+
+    Raises RunError if a folder is in use, and ResourceError if the disk has no room for the classifier.
+    """
     run.check_free(folder)
     config.data.check_labelled()
     hardware = choose_hardware(config, gpu)
@@ -124,7 +127,6 @@ def _encoder_of(folder: Path) -> Path:
 
 def _check_usable(encoder: Path, reading: Config) -> None:
     """Raises RunError unless an encoder's folder is free, or has a run of this config to continue."""
-    way_out = "Delete it, or name another --run-dir."
     if (run.SHIPPED / encoder.name).exists():
         raise RunError(f"{encoder} would have the name of a run of the package; name another --run-dir.")
     if encoder.exists() and not (encoder.is_dir() and not any(encoder.iterdir())):
@@ -133,7 +135,8 @@ def _check_usable(encoder: Path, reading: Config) -> None:
             check_unchanged(opened, reading, ())
         except (RunError, NotADirectoryError):
             raise RunError(
-                f"An encoder would be trained in {encoder}, but something else is there. {way_out}"
+                f"An encoder would be trained in {encoder}, but something else is there. Delete it, or name "
+                "another --run-dir."
             ) from None
 
 
