@@ -85,6 +85,15 @@ def computes_in_bf16(device: torch.device) -> bool:
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
+def compiling_problem(device: torch.device) -> str:
+    """Why `torch.compile` does not work on a device, in a line; empty if it works."""
+    try:
+        torch.compile(torch.neg)(torch.zeros(1, device=device))
+    except RuntimeError as error:  # no Triton, no C compiler, or a GPU that Triton does not know
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return ""
+
+
 def processor_name() -> str:
     """The processor's model name, or "CPU" if it is unknown."""
     cpuinfo = Path("/proc/cpuinfo")

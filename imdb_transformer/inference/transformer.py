@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from imdb_transformer import hardware
-from imdb_transformer.data.batches import EncodedReview, in_order, length_batches, pad
+from imdb_transformer.data.batches import BATCH_TOKENS, EncodedReview, in_order, length_batches, pad
 from imdb_transformer.data.tokenizer import PAD_ID, tokenizer_of
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
@@ -21,6 +21,8 @@ from imdb_transformer.inference.plain import check_predicts
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
+
+GPU_BATCH_TOKENS = 65_536  # a GPU needs large batches to be busy
 
 
 class TransformerModel:
@@ -58,13 +60,19 @@ def logits_of(model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hard
 
     It leaves the model in evaluation mode.
     """
-    batches = length_batches(np.array([len(review) for review in reviews]))
+    batches = batches_for(hardware, np.array([len(review) for review in reviews]))
     model.eval()
     rows = []
     for indices in tracked(batches, "predicting, batch", len(batches)):
         ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
         rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
+
+
+def batches_for(hardware: Hardware, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The indices of reviews with these lengths, in batches for prediction."""
+    on_gpu = hardware.device.type == "cuda"
+    return length_batches(lengths, batch_tokens=GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS)
 
 
 class CalibratedClassifier(nn.Module):

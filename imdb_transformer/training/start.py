@@ -9,6 +9,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import ConfigError, RunError, command_line, warn
+from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.store import metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
@@ -18,6 +19,7 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, pre
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 GiB (configs/EXPERIMENTS.md)
+TOKENS_TO_COMPILE = 30_000_000  # of a training on a GPU: compiling takes as long as it saves in fewer
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
@@ -63,6 +65,7 @@ def training_steps(
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
             learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
             counters = checkpoints.resume_from(opened, begin_from, learner, world)
+            compile_if_long(prepared)
             for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
@@ -145,6 +148,22 @@ def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -
     for difference, exists in differences.items():
         if exists:
             raise RunError(f"{opened.folder} is a run {difference}; name another --run-dir.")
+
+
+def compile_if_long(prepared: Prepared) -> None:
+    """Compiles the encoder's blocks if the training is on a GPU and so long that this saves time.
+
+    Warns if it would, but `torch.compile` does not work there.
+    """
+    options, encoder = prepared.config.train, prepared.model.encoder
+    num_tokens = options.epochs * prepared.train.lengths.sum()
+    if prepared.hardware.device.type != "cuda" or num_tokens < TOKENS_TO_COMPILE:
+        return
+    assert isinstance(encoder, Encoder)
+    if problem := hardware.compiling_problem(prepared.hardware.device):
+        warn(f"torch.compile does not work here ({problem}): the training is the same without it, but slower")
+    else:
+        encoder.compile_blocks(options.batch_tokens)
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
