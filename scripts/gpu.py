@@ -1,11 +1,11 @@
-"""Pretraining, training on labels and evaluation on a GPU that is available for minutes at a time.
+"""Pretraining, training on labels, a student and evaluation, on a GPU that is available for minutes only.
 
     python scripts/gpu.py --data data --runs runs/gpu
 
 Each call continues the one before, and stops before its time is over. Three seeds learn the labels in
-parallel. No network is needed: the folder of the data must have the stored corpus (`data/imdb-*`, 57 MB), and
-the rest is made anew in seconds. When all is done, the last lines are the results, as JSON. To rehearse it on
-a CPU:
+parallel. They are the teachers of the student, which starts from the same encoder; `--teacher` adds others.
+No network is needed: the folder of the data must have the stored corpus (`data/imdb-*`, 57 MB), and the rest
+is made anew in seconds. When all is done, the last lines are the results, as JSON. To rehearse it on a CPU:
 
     python scripts/gpu.py --pretrain demo.toml --train demo.toml --data data --runs runs/rehearsal
 """
@@ -31,28 +31,32 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the stored corpus")
     parser.add_argument("--runs", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--source", help="of the reviews, if not what the configs say")
+    parser.add_argument("--teacher", action="append", default=[], help="another teacher of the student")
     parser.add_argument("--seconds", type=float, default=540.0, help="stop after this time")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds - GRACE_SECONDS
     shared = [f"data.data_dir={options.data}"]
     if options.source:
         shared.append(f"data.source={options.source}")
-    encoder, classifiers = options.runs / "encoder", [options.runs / f"seed-{seed}" for seed in SEEDS]
+    encoder, student = options.runs / "encoder", options.runs / "student"
+    classifiers = [options.runs / f"seed-{seed}" for seed in SEEDS]
     pretraining = training_command("pretrain", options.pretrain, encoder, shared)
+    shared.append(f"train.init_from={encoder}")
     trainings = [
-        training_command(
-            "train", options.train, folder, [*shared, f"train.init_from={encoder}", f"train.seed={seed}"]
-        )
+        training_command("train", options.train, folder, [*shared, f"train.seed={seed}"])
         for folder, seed in zip(classifiers, SEEDS, strict=True)
     ]
-    evaluations = [["eval", str(folder), "--json"] for folder in classifiers]
+    studying = training_command("train", options.train, student, shared)
+    if not student.exists():
+        studying += [f"--teacher={teacher}" for teacher in (*classifiers, *options.teacher)]
+    evaluations = [["eval", str(folder), "--json"] for folder in (*classifiers, student)]
     printed: list[str] = []
-    for commands in ([pretraining], trainings, evaluations):
+    for commands in ([pretraining], trainings, [studying], evaluations):
         printed = run_in_parallel(commands, end)
         if not printed:
             print("to be continued: call this again")
             return
-    for folder, line in zip(classifiers, printed, strict=True):
+    for folder, line in zip((*classifiers, student), printed, strict=True):
         scores = json.loads(line)
         print(json.dumps({"run": folder.name, "test": scores["accuracy"], "loss": scores["loss"],
                           "validation": validation_of(folder)}))  # fmt: skip
