@@ -6,7 +6,7 @@
     imdb-tx pretrain --config contrast.toml --set train.init_from=runs/contrast --set train.seed=1 \\
         --set train.batch_tokens=8192 --set train.lr=1.4e-3 --run-dir runs/contrast-2
     python scripts/ship.py imdb-encoder runs/contrast-2
-    imdb-tx pretrain --config large.toml  # on a GPU, and the next
+    imdb-tx pretrain --config large.toml --set train.epochs=10  # on a GPU, and the next
     imdb-tx train --config large-labels.toml --seeds 3
     imdb-tx train --config base.toml --run-dir runs/student --teacher runs/large-labels-seed-0 \\
         --teacher runs/large-labels-seed-1 --teacher runs/large-labels-seed-2

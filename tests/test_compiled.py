@@ -12,6 +12,7 @@ from imdb_transformer import hardware
 from imdb_transformer.errors import DataWarning
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.training import start
+from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared, prepare
 from tests.in_process import CPU, Tiny
 from tests.test_model import a_batch, small
@@ -95,13 +96,26 @@ def on_a_gpu(config: Tiny) -> tuple[Prepared, Encoder]:
 def test_a_long_training_on_a_gpu_is_compiled(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, encoder = on_a_gpu(tiny)
     monkeypatch.setattr(hardware, "compiling_problem", lambda _: "")
-    start.compile_if_long(prepared)
+    start.compile_if_long(prepared, 1)
     assert encoder.compiled is None  # it is short
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", prepared.train.lengths.sum())
-    start.compile_if_long(prepared._replace(hardware=CPU))
+    start.compile_if_long(prepared._replace(hardware=CPU), 1)
     assert encoder.compiled is None
-    start.compile_if_long(prepared)
+    start.compile_if_long(prepared, 1)
     assert encoder.compiled
+    assert encoder.compiled.num_positions >= prepared.config.train.batch_tokens
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_share_of_each_process_fits(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, encoder = on_a_gpu(tiny)
+    monkeypatch.setattr(hardware, "compiling_problem", lambda _: "")
+    monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
+    start.compile_if_long(prepared, 3)
+    for _, indices in make_plan(prepared.config, prepared.train).batches:
+        assert encoder.compiled_for(get_batch(prepared.train, indices[::3], CPU).ids)
+    assert encoder.compiled
+    assert encoder.compiled.num_positions < prepared.config.train.batch_tokens
 
 
 def test_without_a_compiler_a_training_warns_and_goes_on(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,5 +128,5 @@ def test_without_a_compiler_a_training_warns_and_goes_on(tiny: Tiny, monkeypatch
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
     with pytest.warns(DataWarning, match=r"torch.compile does not work here \(no compiler\)"):
-        start.compile_if_long(prepared)
+        start.compile_if_long(prepared, 1)
     assert encoder.compiled is None

@@ -65,7 +65,7 @@ def training_steps(
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
             learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
             counters = checkpoints.resume_from(opened, begin_from, learner, world)
-            compile_if_long(prepared)
+            compile_if_long(prepared, world.size)
             for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
@@ -150,10 +150,11 @@ def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -
             raise RunError(f"{opened.folder} is a run {difference}; name another --run-dir.")
 
 
-def compile_if_long(prepared: Prepared) -> None:
+def compile_if_long(prepared: Prepared, num_processes: int) -> None:
     """Compiles the encoder's blocks if the training is on a GPU and so long that this saves time.
 
-    Warns if it would, but `torch.compile` does not work there.
+    Each process has its share of a batch, and at most one review more. Warns if `torch.compile` does not work
+    there.
     """
     options, encoder = prepared.config.train, prepared.model.encoder
     num_tokens = options.epochs * prepared.train.lengths.sum()
@@ -163,7 +164,8 @@ def compile_if_long(prepared: Prepared) -> None:
     if problem := hardware.compiling_problem(prepared.hardware.device):
         warn(f"torch.compile does not work here ({problem}): the training is the same without it, but slower")
     else:
-        encoder.compile_blocks(options.batch_tokens)
+        share = options.batch_tokens // num_processes
+        encoder.compile_blocks(share + (prepared.config.tokenizer.max_length if num_processes > 1 else 0))
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
