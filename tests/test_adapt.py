@@ -10,6 +10,7 @@ import pytest
 
 import imdb_transformer
 from imdb_transformer import load_config
+from imdb_transformer.cli import screen
 from imdb_transformer.cli import train as train_command
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, Interrupted, RunError
@@ -88,7 +89,12 @@ def test_a_repeated_call_with_resume_trains_nothing_again(mine: Mine) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_an_interrupted_encoder_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_is_announced_and_if_interrupted_says_how_to_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(screen, "note", notes.append)
+
     def interrupted(folder: Path, *_: object) -> None:
         raise Interrupted(f"Stopped in {folder}; saved. Continue with:\n  imdb-tx pretrain", exit_code=130)
 
@@ -96,8 +102,10 @@ def test_an_interrupted_encoder_says_how_to_continue(monkeypatch: pytest.MonkeyP
     with pytest.raises(Interrupted) as told:
         imdb_tx("train", "mine.csv")
     assert str(told.value) == "Stopped in runs/mine-encoder; saved. To continue, repeat the command."
+    assert "imdb-encoder reads these reviews first, in runs/mine-encoder" in notes
     with pytest.raises(Interrupted, match="To continue with all 2 seeds, repeat the command"):
         imdb_tx("train", "mine.csv", "--seeds", 2)
+    assert "imdb-encoder reads these reviews first, in runs/mine-seed-0-encoder" in notes
 
 
 def test_a_named_encoder_reads_nothing_first(mine: Mine) -> None:

@@ -28,6 +28,7 @@ _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."
+READS_FIRST = "imdb-encoder reads these reviews first, in {}"
 Test = Annotated[bool, _repeated("--test", help="Evaluate each on test, too. Only for a fixed recipe.")]
 
 
@@ -111,7 +112,7 @@ def train_one(
         for each, steps in runs:
             with nullcontext() if each == folder else _of_encoder():
                 if each != folder:
-                    screen.note(f"imdb-encoder reads these reviews first, in {each}")
+                    screen.note(READS_FIRST.format(each))
                 result = _finish(each, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -126,10 +127,13 @@ def _train_seeds(
     from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise
 
+    results = []
     with process_group() as world:
-        runs = seed_trainings(config, base, num_seeds, teachers=teachers, test=test)
         try:
-            results = [_finish(folder, steps, world) for folder, steps in runs]
+            for folder, steps in seed_trainings(config, base, num_seeds, teachers=teachers, test=test):
+                if folder.name.endswith("-encoder"):
+                    screen.note(READS_FIRST.format(folder))
+                results.append(_finish(folder, steps, world))
         except Interrupted as stopped:
             message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
             raise Interrupted(message, exit_code=stopped.exit_code) from None
