@@ -19,7 +19,6 @@ class CompiledBlocks:
     """Blocks with windowed attention, for batches of at most `num_tokens` tokens with padding."""
 
     def __init__(self, blocks: Iterable[nn.Module], radius: int, num_tokens: int) -> None:
-        self.radius = radius
         self.num_positions = -(-num_tokens // (2 * radius)) * 2 * radius  # whole groups of the attention
         self.blocks = [torch.compile(block, dynamic=False) for block in blocks]
 

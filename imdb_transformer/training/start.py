@@ -19,7 +19,7 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, pre
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 GiB (configs/EXPERIMENTS.md)
-TOKENS_TO_COMPILE = 30_000_000  # of a training on a GPU: compiling takes as long as it saves in fewer
+TOKENS_TO_COMPILE = 30_000_000  # on a GPU. In a shorter training, compiling would take longer than it saves
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
