@@ -163,7 +163,7 @@ def test_halves_of_reviews_are_read_from_the_first_token_to_the_last() -> None:
     for row, review in zip(ids, reviews, strict=True):
         row[: len(review)] = torch.tensor(review)
     halves = objectives.in_halves(batch_of(ids))
-    assert halves.shape == (6, 32)
+    assert halves.shape == (6, 24)
     read = [[int(each) for each in row if each != PAD_ID] for row in halves]
     assert [a + b for a, b in zip(read[:2], read[3:5], strict=True)] == reviews[:2]
     assert [len(half) for half in read] == [21, 2, 1, 20, 2, 1]

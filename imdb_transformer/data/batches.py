@@ -15,6 +15,7 @@ EncodedReview = NDArray[np.unsignedinteger]
 Lengths = TypeVar("Lengths", int, NDArray[np.int64])
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
+SHORT, SHORT_MULTIPLE = 64, 4  # multiples of 16 would fill up to half of a batch of short texts with padding
 BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into the cache
 
 
@@ -27,15 +28,25 @@ def padded(lengths: Lengths, multiple: int = PADDING_MULTIPLE) -> Lengths:
     return -(-lengths // multiple) * multiple
 
 
-def pad(reviews: Sequence[EncodedReview], *, multiple: int = PADDING_MULTIPLE) -> NDArray[np.int64]:
-    """(B, L) ids, L the longest review's length rounded up to `multiple`.
+def batch_length(longest: int) -> int:
+    """The length of a batch whose longest review has `longest` ids.
+
+    >>> batch_length(10), batch_length(70)
+    (12, 80)
+    """
+    return padded(longest, SHORT_MULTIPLE if longest <= SHORT else PADDING_MULTIPLE)
+
+
+def pad(reviews: Sequence[EncodedReview], *, multiple: int = 0) -> NDArray[np.int64]:
+    """(B, L) ids. L is the longest review's length rounded up to `multiple`, or by default `batch_length`.
 
     >>> pad([np.array([7, 8, 9], np.uint16), np.array([5], np.uint16)], multiple=4)
     array([[7, 8, 9, 0],
            [5, 0, 0, 0]])
     """
     longest = max(map(len, reviews), default=0)
-    ids = np.full((len(reviews), padded(longest, multiple)), PAD_ID, dtype=np.int64)
+    length = padded(longest, multiple) if multiple else batch_length(longest)
+    ids = np.full((len(reviews), length), PAD_ID, dtype=np.int64)
     for row, review in zip(ids, reviews, strict=True):
         row[: len(review)] = review
     return ids

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from imdb_transformer.data.batches import padded
+from imdb_transformer.data.batches import batch_length
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.training.objectives import OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
@@ -75,7 +75,7 @@ def estimate(prepared: Prepared) -> Estimate:
     config, hardware, model = prepared.config, prepared.hardware, prepared.model
     train, validation = prepared.train, prepared.validation
     plan = make_plan(config, train)
-    sizes = [len(indices) * padded(int(train.lengths[indices].max())) for _, indices in plan.batches]
+    sizes = [len(indices) * batch_length(int(train.lengths[indices].max())) for _, indices in plan.batches]
     typical, largest = int(np.argsort(sizes)[len(sizes) // 2]), int(np.argmax(sizes))
     batch, peak_before = _tried_batch(prepared, plan.batches[typical][1]), _peak_resident_bytes()
     with FlopCounterMode(display=False) as counter:
@@ -117,7 +117,7 @@ def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:
     train, hardware = prepared.train, prepared.hardware
     num_tried = len(indices)
     if hardware.device.type == "cpu":
-        num_tried = max(1, MAX_TRIED_TOKENS // padded(int(train.lengths[indices].max())))
+        num_tried = max(1, MAX_TRIED_TOKENS // batch_length(int(train.lengths[indices].max())))
     return get_batch(train, indices[:num_tried], hardware)
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from imdb_transformer.config import Config
-from imdb_transformer.data.batches import padded
+from imdb_transformer.data.batches import batch_length
 from imdb_transformer.data.stars import UNKNOWN
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.model.classifier import Classifier, pool
@@ -125,7 +125,7 @@ def in_halves(batch: Batch) -> Tensor:
     lengths = batch.mask.sum(1, keepdim=True)
     middle = (lengths + 1) // 2
     starts = torch.minimum(middle, lengths - 1)
-    longest = padded(int(middle.max()))
+    longest = batch_length(int(middle.max()))
     positions = torch.arange(longest, device=batch.ids.device)
     ids = F.pad(batch.ids, (0, longest), value=PAD_ID)
     first = ids[:, :longest].masked_fill(positions >= middle, PAD_ID)
