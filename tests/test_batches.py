@@ -2,12 +2,15 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import PADDING_MULTIPLE, in_order, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
+from imdb_transformer.hardware import Hardware
+from imdb_transformer.inference.transformer import batches_for
 from imdb_transformer.training.plan import epoch_batches, make_plan
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
@@ -54,6 +57,18 @@ def test_pad_equals_a_plain_loop(reviews: list[list[int]], multiple: int) -> Non
         length += 1
     expected = [[*review, *[0] * (length - len(review))] for review in reviews]
     assert pad([np.array(review, np.uint16) for review in reviews], multiple=multiple).tolist() == expected
+
+
+@pytest.mark.parametrize(("longest", "length"), [(1, 4), (4, 4), (5, 8), (64, 64), (65, 80), (96, 96)])
+def test_pad_rounds_short_lengths_up_to_multiples_of_4_and_others_of_16(longest: int, length: int) -> None:
+    assert pad([np.ones(longest, np.uint16), np.ones(1, np.uint16)]).shape == (2, length)
+
+
+def test_a_gpu_predicts_in_larger_batches() -> None:
+    lengths = np.full(100, 1024)
+    for device, num_reviews in (("cpu", 4), ("cuda", 64)):
+        hardware = Hardware(torch.device(device), torch.float32)
+        assert len(batches_for(hardware, lengths)[0]) == num_reviews
 
 
 @given(LENGTHS, st.integers(1, 3000))

@@ -11,7 +11,9 @@ from torch._dynamo.testing import CompileCounter
 from imdb_transformer import hardware
 from imdb_transformer.errors import DataWarning
 from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.store.run import Kind
 from imdb_transformer.training import start
+from imdb_transformer.training.objectives import in_halves
 from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared, prepare
 from tests.in_process import CPU, Tiny
@@ -77,16 +79,15 @@ def test_only_training_with_batches_that_fit_uses_compiled_blocks() -> None:
     assert encoder.eval().compiled_for(ids) is None
 
 
-@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("changes", [{"radius": 0}, {"dropout": 0.1, "dropout_mask": "channel"}], ids=str)
-def test_full_attention_and_dropout_by_channel_are_not_compiled(changes: dict[str, object]) -> None:
-    encoder = an_encoder(**changes)
-    encoder.compile_blocks(NUM_TOKENS)
-    assert encoder.compiled is None
+def test_full_attention_and_dropout_by_channel_cannot_be_compiled(changes: dict[str, object]) -> None:
+    assert an_encoder().can_be_compiled
+    assert an_encoder(dropout=0.1, dropout_mask="element").can_be_compiled
+    assert not an_encoder(**changes).can_be_compiled
 
 
-def on_a_gpu(config: Tiny) -> tuple[Prepared, Encoder]:
-    prepared = prepare(config("train.epochs=1", "model.dropout=0"), "classifier", CPU)
+def on_a_gpu(config: Tiny, *overrides: str, kind: Kind = "classifier") -> tuple[Prepared, Encoder]:
+    prepared = prepare(config("train.epochs=1", "model.dropout=0", *overrides), kind, CPU)
     encoder = prepared.model.encoder
     assert isinstance(encoder, Encoder)
     return prepared._replace(hardware=hardware.Hardware(torch.device("cuda"), torch.float32)), encoder
@@ -104,6 +105,24 @@ def test_a_long_training_on_a_gpu_is_compiled(tiny: Tiny, monkeypatch: pytest.Mo
     start.compile_if_long(prepared, 1)
     assert encoder.compiled
     assert encoder.compiled.num_positions >= prepared.config.train.batch_tokens
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_halves_of_reviews_fit(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, encoder = on_a_gpu(tiny, "pretrain.objective=contrastive", kind="encoder")
+    monkeypatch.setattr(hardware, "compiling_problem", lambda _: "")
+    monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
+    start.compile_if_long(prepared, 1)
+    for _, indices in make_plan(prepared.config, prepared.train).batches:
+        assert encoder.compiled_for(in_halves(get_batch(prepared.train, indices, CPU)))
+
+
+def test_what_cannot_be_compiled_is_not_tried(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, encoder = on_a_gpu(tiny, "model.radius=0")
+    monkeypatch.setattr(hardware, "compiling_problem", lambda _: "no compiler")
+    monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
+    start.compile_if_long(prepared, 1)  # a warning would be an error
+    assert encoder.compiled is None
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -15,7 +15,7 @@ EncodedReview = NDArray[np.unsignedinteger]
 Lengths = TypeVar("Lengths", int, NDArray[np.int64])
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
-SHORT, SHORT_MULTIPLE = 64, 4  # multiples of 16 would fill up to half of a batch of short texts with padding
+SHORT, SHORT_MULTIPLE = 64, 4  # with multiples of 16, padding would be almost half of a batch of short texts
 BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into the cache
 
 
@@ -58,8 +58,9 @@ def length_batches(
 ) -> list[NDArray[np.int64]]:  # fmt: skip
     """Indices of reviews in batches of like length, longest first.
 
-    A batch has at most `batch_tokens`, padding included, or a single review. `sort_by` (N,) replaces the
-    lengths in sorting.
+    A batch has at most `batch_tokens`, padding included, or a single review. Lengths count as multiples of
+    `multiple`, even where `pad` adds less: the batches of short texts should not grow. `sort_by` (N,)
+    replaces the lengths in sorting.
 
     >>> [batch.tolist() for batch in length_batches(np.array([16, 3, 40, 5]), batch_tokens=48)]
     [[2], [0, 3, 1]]

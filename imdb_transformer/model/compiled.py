@@ -1,7 +1,7 @@
 """The blocks of an encoder as kernels of `torch.compile`, for long trainings on a GPU.
 
-It compiles again for each new shape of a batch, which takes half a minute. So here all batches have one
-shape: the reviews are laid end to end, as windowed attention does anyway, and padding follows.
+It compiles again for each new shape of a batch. So here all batches have one shape: the reviews are laid end
+to end, as windowed attention does anyway, and padding follows.
 
 Shapes: B batch, L length, R selected positions, T positions of every batch, D model width, K head width.
 """

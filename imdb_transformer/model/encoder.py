@@ -50,14 +50,15 @@ class Encoder(nn.Module):
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
 
-    def compile_blocks(self, num_tokens: int) -> None:
-        """Compiles the blocks, for training with batches of at most `num_tokens` tokens with padding.
-
-        Does nothing with full attention, or with dropout by channel, whose mask belongs to a review.
-        """
+    @property
+    def can_be_compiled(self) -> bool:
+        """False with full attention, and with dropout by channel, which needs to know each token's review."""
         by_channel = self.config.dropout and self.config.dropout_mask == "channel"
-        if self.config.radius and not by_channel:
-            self.compiled = CompiledBlocks(self.blocks, self.config.radius, num_tokens)
+        return bool(self.config.radius and not by_channel)
+
+    def compile_blocks(self, num_tokens: int) -> None:
+        """Compiles the blocks, for training with batches of at most `num_tokens` tokens with padding."""
+        self.compiled = CompiledBlocks(self.blocks, self.config.radius, num_tokens)
 
     def compiled_for(self, ids: Tensor) -> CompiledBlocks | None:
         """The compiled blocks, in training and if a batch (B, L) is small enough."""

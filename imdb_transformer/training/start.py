@@ -19,7 +19,7 @@ from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, pre
 from imdb_transformer.training.step import make_learner
 
 STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 GiB (configs/EXPERIMENTS.md)
-TOKENS_TO_COMPILE = 30_000_000  # on a GPU. In a shorter training, compiling would take longer than it saves
+TOKENS_TO_COMPILE = 30_000_000  # an estimate: in a shorter training, compiling may take longer than it saves
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
 UNKNOWN_WORDS = (
@@ -151,21 +151,24 @@ def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -
 
 
 def compile_if_long(prepared: Prepared, num_processes: int) -> None:
-    """Compiles the encoder's blocks if the training is on a GPU and so long that this saves time.
+    """Compiles the encoder's blocks, if they can be, in a long training on a GPU.
 
-    Each process has its share of a batch, and at most one review more. Warns if `torch.compile` does not work
-    there.
+    Each process has its share of a batch, and at most one review more. With the objective "contrastive", the
+    halves of reviews have up to a ninth more padding. Warns if `torch.compile` does not work.
     """
-    options, encoder = prepared.config.train, prepared.model.encoder
-    num_tokens = options.epochs * prepared.train.lengths.sum()
-    if prepared.hardware.device.type != "cuda" or num_tokens < TOKENS_TO_COMPILE:
-        return
+    config, encoder = prepared.config, prepared.model.encoder
     assert isinstance(encoder, Encoder)
+    num_tokens = config.train.epochs * prepared.train.lengths.sum()
+    is_long = prepared.hardware.device.type == "cuda" and num_tokens >= TOKENS_TO_COMPILE
+    if not (is_long and encoder.can_be_compiled):
+        return
     if problem := hardware.compiling_problem(prepared.hardware.device):
-        warn(f"torch.compile does not work here ({problem}): the training is the same without it, but slower")
-    else:
-        share = options.batch_tokens // num_processes
-        encoder.compile_blocks(share + (prepared.config.tokenizer.max_length if num_processes > 1 else 0))
+        warn(f"torch.compile does not work here ({problem}): training goes on without it, more slowly")
+        return
+    share = config.train.batch_tokens // num_processes
+    share += config.tokenizer.max_length if num_processes > 1 else 0
+    share += share // 9 if config.pretrain.objective == "contrastive" else 0
+    encoder.compile_blocks(share)
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
