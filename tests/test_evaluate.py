@@ -12,7 +12,7 @@ from imdb_transformer import config_file
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split
 from imdb_transformer.evaluation.scores import fit_temperature
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
@@ -119,6 +119,36 @@ def test_a_folder_of_other_reviews_that_has_only_test_is_measured_whole(
     for folder, number in ((tables, 2), (tree, 1)):
         measured = json.loads(imdb_tx("eval", run, "--source", folder, "--json").stdout)
         assert (measured["num_examples"], measured["split"]) == (number, f"all of {folder.name}")
+
+
+def test_a_folder_whose_names_say_no_split_is_measured_whole(trained: Path, tmp_path: Path) -> None:
+    copy, folder = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "new"
+    folder.mkdir()
+    write_jsonl(folder / "reviews.jsonl", ["a good film"] * 20, ["pos"] * 20)
+    (folder / "README.md").write_text("# Reviews\n")
+    assert evaluate(copy, source=str(folder)).num_examples == 20
+    write_jsonl(folder / "train.jsonl", [f"a film {i}" for i in range(40)], ["pos", "neg"] * 20)
+    assert evaluate(copy, source=str(folder), data_dir=str(tmp_path)).num_examples < 20
+
+
+def test_a_folder_that_has_only_test_may_be_asked_for_test(trained: Path, tmp_path: Path) -> None:
+    copy, folder = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "only"
+    folder.mkdir()
+    write_jsonl(folder / "test.jsonl", ["a good film", "a fine film"], ["pos", "pos"])
+    assert evaluate(copy, "test", source=str(folder)).num_examples == 2
+
+
+def test_other_reviews_are_not_read_with_the_encoding_of_the_runs_own(trained: Path, tmp_path: Path) -> None:
+    folder, path = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "r.csv"
+    config = run.open_run(folder).config.replaced("data", encoding="cp1252", bad_rows="skip")
+    (folder / run.CONFIG).write_text(config_file.dump(config))
+    accept_config(folder)
+    path.write_text("text,label\nschön,pos\n", encoding="utf-8")
+    assert predict_split([folder], source=str(path)).texts == ["schön"]
+    assert predict_split([folder], source=str(path), encoding="cp1252").texts == ["schÃ¶n"]
+    path.write_text("text,label\ngood,pos\nno label\n")
+    with pytest.raises(DataError, match="--bad-rows skip"):
+        predict_split([folder], source=str(path))
 
 
 def test_a_file_of_other_reviews_is_measured_whole_and_has_a_page_of_its_own(

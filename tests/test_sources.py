@@ -391,6 +391,20 @@ def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
         from_label_names({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
 
 
+def test_a_class_that_may_be_a_missing_label_gives_a_warning() -> None:
+    columns: ColumnsBySplit = {"train": (["a", "b", "c"], ["nan", "none", "pos"])}
+    with pytest.warns(DataWarning, match="'nan' is learnt as a class. If it means that a label is missing"):
+        assert from_label_names(columns, origin="r.csv").classes == ("nan", "none", "pos")
+
+
+def test_a_test_split_without_labels_is_told_if_its_rows_are_left_out() -> None:
+    columns: ColumnsBySplit = {"train": (["a", "b"], ["neg", "pos"]), "test": (["c", "d"], [None, None])}
+    left_out: list[str] = []
+    with pytest.raises(DataError, match=r"no review of test has a label of train\. To train without test"):
+        from_label_names(columns, origin="folder", bad_row=left_out.append)
+    assert len(left_out) == 2
+
+
 def test_classes_that_look_the_same_give_a_warning() -> None:
     labels = ["caf\u00e9", "cafe\u0301", "pos", "pos\u200b", "1", "\uff11", "neg"]
     columns: ColumnsBySplit = {"train": ([f"text {i}" for i in range(7)], [*labels])}

@@ -39,6 +39,33 @@ def test_the_delimiter_is_found(tmp_path: Path, name: str, delimiter: str) -> No
     assert [tuple(row.values()) for row in rows_of(tmp_path / name, "text", "stars")] == GERMAN
 
 
+def test_a_tsv_file_of_one_column_is_not_split_at_commas(tmp_path: Path) -> None:
+    (tmp_path / "r.tsv").write_text("text\ngood film, great plot\nbad, dull, awful\n")
+    assert rows_of(tmp_path / "r.tsv") == [{"text": "good film, great plot"}, {"text": "bad, dull, awful"}]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nan_is_missing_in_a_column_of_texts(tmp_path: Path, number: int) -> None:
+    rows = [
+        {"text": "good", "city": "Rome"},
+        {"text": "bad", "city": "Paris"},
+        {"text": "fine", "city": "Bonn"},
+    ]
+    rows[number]["city"] = float("nan")  # type: ignore[assignment]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    expected = [row | {"city": None} if i == number else row for i, row in enumerate(rows)]
+    assert rows_of(tmp_path / "r.json") == expected
+
+
+def test_most_rows_decide_the_type_of_a_column_and_others_are_bad(tmp_path: Path) -> None:
+    values = [404, "good", "bad", 2.5, "fine"]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"text": value}) + "\n" for value in values))
+    told: list[str] = []
+    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    assert [row["text"] for batch, _ in blocks for row in batch.to_pylist()] == ["good", "bad", "fine"]
+    assert [re.findall(r"line (\d)", problem) for problem in told] == [["1"], ["4"]]
+
+
 @pytest.mark.parametrize("declared", ["sep=;\r\n", '"sep=;"\n'])
 def test_the_delimiter_may_be_declared_as_excel_does(tmp_path: Path, declared: str) -> None:
     (tmp_path / "r.csv").write_text(declared + "text;a,b,c\ngood;1\n")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -75,6 +76,8 @@ def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
 def column_of(values: list[Any], field: "pa.Field[Any]") -> pa.Array:
     """The values as a column that keeps them. Raises ValueError that names the column."""
     problem = f"column {field.name!r} cannot hold its value"
+    if not pa.types.is_floating(field.type):
+        values = [None if each != each else each for each in values]  # NaN is a missing text or label
     try:
         column = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, OverflowError):
@@ -99,15 +102,23 @@ def _is_unchanged(value: Any, stored: Any) -> bool:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    """The type of all values, or else of the first that has one: other rows are reported on conversion."""
+    """The type of all values, or else of most: the rows of others are reported on conversion.
+
+    Python writes NaN for a missing text.
+    """
     with suppress(*UNTYPED):
         return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
-    for value in (value for value in values if value is not None):
-        if kind := SIMPLE.get(type(value)):
-            return kind
-        with suppress(*UNTYPED):
-            return with_leaves(pa.array([value]).type, TEXT_FOR_NULL)
-    return pa.string()
+    kinds = Counter(kind for each in values if each == each and (kind := _own_type(each)) is not None)
+    return kinds.most_common(1)[0][0] if kinds else pa.string()
+
+
+def _own_type(value: Any) -> pa.DataType | None:
+    """The type of one value; None if it is missing or no column can hold it."""
+    if kind := SIMPLE.get(type(value)):
+        return kind
+    with suppress(*UNTYPED):
+        return with_leaves(pa.array([value]).type, TEXT_FOR_NULL) if value is not None else None
+    return None
 
 
 def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:

@@ -63,11 +63,12 @@ def splits_in_name(path: Path) -> set[str]:
     return {SPLIT_ALIASES.get(name, name) for name in names}.intersection(SPLITS)
 
 
-def is_test_alone(folder: Path) -> bool:
-    """Whether the files in a folder say that they hold reviews of test, and none to train on."""
+def has_no_train(folder: Path) -> bool:
+    """Whether the files in a folder say that they hold reviews of test and none to train on, or no split."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
-    splits = {split_of(name) for name in names if not has_hidden_part(name)}
-    return "test" in splits and not splits & {"train", "validation"}
+    splits = {split_of(name) for name in names if name.suffix != ".md" and not has_hidden_part(name)}
+    says_nothing = "" in splits and not has_card(folder)
+    return ("test" in splits or says_nothing) and not splits & {"train", "validation"}
 
 
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:

@@ -22,6 +22,7 @@ UNLABELLED = -1
 MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20
 NUM_SPELLINGS = 3  # classes, in a warning
+MISSING = ("nan", "null", "<na>")  # what other programs write for a missing label, in lower case
 MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"
@@ -102,6 +103,11 @@ def from_label_names(
                 known = ", ".join(classes[:10])
                 problem = f"label {name!r}; the classes are {known}" if name else "no label"
                 bad_row(f"{place(split, i)} has {problem}")
+        if texts and not splits[split].texts and split != "train":
+            raise DataError(
+                f"{origin}: no review of {split} has a label of train. To train without {split}, name the "
+                "file of train as the source."
+            )
     if labelled and len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
@@ -109,7 +115,12 @@ def from_label_names(
 
 
 def _warn_of_spellings(classes: Iterable[str]) -> None:
-    """Names the first classes that are equal numbers, look the same, or differ only in case or blanks."""
+    """Names the first classes that are equal numbers, look the same, or differ only in case or blanks.
+
+    Also names one that pandas writes for a missing label.
+    """
+    if missing := [name for name in classes if name.casefold() in MISSING]:
+        warn(f"{missing[0]!r} is learnt as a class. If it means that a label is missing, empty these cells.")
     alike: dict[object, list[str]] = {}
     for name in classes:
         visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")

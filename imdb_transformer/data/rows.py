@@ -25,7 +25,6 @@ BadRow = Callable[[int, str], None]
 READ_BYTES = 1 << 20
 UNDECODED = re.compile("[\udc80-\udcff]")
 """a byte that the encoding does not have, by Python's `surrogateescape`"""
-DELIMITERS = ",;\t|"
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 ZIP = "PK\x03\x04"
@@ -121,16 +120,16 @@ def _has_more(file: BinaryIO, seconds: float) -> bool:
 
 
 def read_delimited(
-    lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow
+    lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow, delimiters: str
 ) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first line, and the rows. The delimiter is the one that fits that line."""
     num_before, first = next(((i, line) for i, line in enumerate(lines) if line.strip()), (0, ""))
     if declared := SEPARATOR.fullmatch(first):
         num_before, first, delimiter = num_before + 1, next(lines, ""), declared[1]
     else:
-        names_by = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
+        names_by = {mark: next(csv.reader([first], delimiter=mark), []) for mark in delimiters}
         delimiter = max(
-            DELIMITERS, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
+            delimiters, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
         )
     if first.startswith("PAR1"):
         raise ValueError("it is a Parquet file; rename it to .parquet")

@@ -22,7 +22,8 @@ from imdb_transformer.data.json_rows import column_of, read_json, schema_of, wit
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
-DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".json")
+DELIMITED = {".csv": ",;\t|", ".tsv": "\t,;|"}  # and the delimiters; the first wins if all fit
+JSON = (".jsonl", ".json")
 TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
 ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
 BLOCK_ROWS, BLOCK_BYTES = 2000, 16 << 20
@@ -97,7 +98,7 @@ def _read(
         elif suffix in JSON:
             contents = _blocks(read_json(lines, encoding, report), None if keeps_all else wanted, report)
         elif suffix in DELIMITED:
-            contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report))
+            contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report, DELIMITED[suffix]))
         elif suffix == ".xlsx":
             contents = _text_blocks(*rows.read_excel(file, report))
         else:

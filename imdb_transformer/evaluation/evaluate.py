@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.layouts import is_test_alone
+from imdb_transformer.data.layouts import has_no_train
 from imdb_transformer.data.reviews import Rows, joined, single_spaced
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
@@ -102,6 +102,8 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split: choose another.")
     predictor, opened = Predictor.load(*paths), located[0][0]
+    if source:  # not as the run's reviews were read, but as `predict` reads a file
+        changes = DataConfig().model_dump(include={"encoding", "bad_rows"}) | changes
     config = config_file.parse({"data": opened.config.data.model_dump() | changes}, origin="evaluate").data
     config.check_labelled()
     rows = _reviews_of(config, split, located, is_of_run=source is None)
@@ -130,13 +132,14 @@ def split_of(source: str | None, split: str | None) -> str:
     """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
     is_folder = source is not None and Path(source).is_dir()
     is_file = source is not None and is_table(Path(source)) and not is_folder
+    is_whole = is_file or (source is not None and is_folder and has_no_train(Path(source)))
     if split not in (None, *LABELLED_SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(LABELLED_SPLITS)}.")
     if split == ALL and source is None:
         raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
         raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
-    return split or (ALL if is_file or (is_folder and is_test_alone(Path(str(source)))) else "test")
+    return ALL if is_whole and split in (None, "test") else split or "test"
 
 
 def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: bool) -> Rows:
