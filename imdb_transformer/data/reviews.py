@@ -103,15 +103,24 @@ def from_label_names(
                 known = ", ".join(classes[:10])
                 problem = f"label {name!r}; the classes are {known}" if name else "no label"
                 bad_row(f"{place(split, i)} has {problem}")
-        if texts and not splits[split].texts and split != "train":
-            raise DataError(
-                f"{origin}: no review of {split} has a label of train. To train without {split}, name the "
-                "file of train as the source."
-            )
-    if labelled and len(classes) < 2:
+    if labelled:
+        held_out = [name for name in splits if name != "train" and "train" in splits]
+        without_labels = [name for name in held_out if columns[name][0] and not splits[name].texts]
+        _check_labels(classes, without_labels, origin)
+    return Reviews(splits, tuple(classes))
+
+
+def _check_labels(classes: Sequence[str], without_labels: Sequence[str], origin: str) -> None:
+    """Raises DataError if there are fewer than two classes, or splits none of whose texts has a label."""
+    if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
-    return Reviews(splits, tuple(classes))
+    if without_labels:
+        split = without_labels[0]
+        raise DataError(
+            f"{origin}: no review of {split} has a label of train. To train without {split}, name the file "
+            "of train as the source."
+        )
 
 
 def _warn_of_spellings(classes: Iterable[str]) -> None:
