@@ -102,22 +102,21 @@ def _is_unchanged(value: Any, stored: Any) -> bool:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    """The type of all values, or else of most: the rows of others are reported on conversion.
-
-    Python writes NaN for a missing text.
-    """
+    """The type of all values, or else of most: the rows of others are reported on conversion."""
     with suppress(*UNTYPED):
         return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
-    kinds = Counter(kind for each in values if each == each and (kind := _own_type(each)) is not None)
+    kinds = Counter(kind for kind in map(_type_of_one, values) if kind is not None)
     return kinds.most_common(1)[0][0] if kinds else pa.string()
 
 
-def _own_type(value: Any) -> pa.DataType | None:
-    """The type of one value; None if it is missing or no column can hold it."""
+def _type_of_one(value: Any) -> pa.DataType | None:
+    """The type of one value; None if no column can hold it, or it is missing. Python writes NaN for that."""
+    if value is None or value != value:
+        return None
     if kind := SIMPLE.get(type(value)):
         return kind
     with suppress(*UNTYPED):
-        return with_leaves(pa.array([value]).type, TEXT_FOR_NULL) if value is not None else None
+        return with_leaves(pa.array([value]).type, TEXT_FOR_NULL)
     return None
 
 

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,23 +104,23 @@ def from_label_names(
                 problem = f"label {name!r}; the classes are {known}" if name else "no label"
                 bad_row(f"{place(split, i)} has {problem}")
     if labelled:
-        held_out = [name for name in splits if name != "train" and "train" in splits]
-        without_labels = [name for name in held_out if columns[name][0] and not splits[name].texts]
-        _check_labels(classes, without_labels, origin)
+        _check_labels(splits, columns, classes, origin)
     return Reviews(splits, tuple(classes))
 
 
-def _check_labels(classes: Sequence[str], without_labels: Sequence[str], origin: str) -> None:
-    """Raises DataError if there are fewer than two classes, or splits none of whose texts has a label."""
+def _check_labels(
+    splits: Mapping[str, Rows], columns: ColumnsBySplit, classes: Sequence[str], origin: str
+) -> None:
+    """Raises DataError for fewer than two classes, and if no text of a split beside train has a label."""
     if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
-    if without_labels:
-        split = without_labels[0]
-        raise DataError(
-            f"{origin}: no review of {split} has a label of train. To train without {split}, name the file "
-            "of train as the source."
-        )
+    for split in ("validation", "test") if "train" in splits else ():
+        if split in splits and columns[split][0] and not splits[split].texts:
+            raise DataError(
+                f"{origin}: no review of {split} has a label of train. To train without {split}, name the "
+                "file of train as the source."
+            )
 
 
 def _warn_of_spellings(classes: Iterable[str]) -> None:

@@ -130,9 +130,10 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
 
 def split_of(source: str | None, split: str | None) -> str:
     """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
-    is_folder = source is not None and Path(source).is_dir()
-    is_file = source is not None and is_table(Path(source)) and not is_folder
-    is_whole = is_file or (source is not None and is_folder and has_no_train(Path(source)))
+    place = Path(source or "")
+    is_folder = source is not None and place.is_dir()
+    is_file = source is not None and is_table(place) and not is_folder
+    is_whole = is_file or (is_folder and has_no_train(place))
     if split not in (None, *LABELLED_SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(LABELLED_SPLITS)}.")
     if split == ALL and source is None:
