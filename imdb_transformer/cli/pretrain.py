@@ -1,12 +1,16 @@
 """`imdb-tx pretrain`: trains an encoder on text alone."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from imdb_transformer.cli import options
 from imdb_transformer.cli.train import refuse_beside_resume, train_one
 from imdb_transformer.report import next_commands
+
+TEACHER_HELP = "Also learn the features of this run of pretrain, such as a larger encoder's."
+Teacher = Annotated[Path | None, typer.Option(help=TEACHER_HELP, **options.takes_run("classifier", "linear"))]
 
 
 @options.command(
@@ -25,6 +29,7 @@ def pretrain(
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
+    teacher: Teacher = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
@@ -40,4 +45,5 @@ def pretrain(
     loaded = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
     usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
     folder = run_dir or next_commands.unused(options.RUNS / usual)
-    train_one(loaded, folder, "encoder", dry_run=dry_run, as_json=as_json)
+    teachers = (teacher,) if teacher else ()
+    train_one(loaded, folder, "encoder", teachers, dry_run=dry_run, as_json=as_json)

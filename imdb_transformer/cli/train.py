@@ -105,7 +105,7 @@ def train_one(
             return
         if kind == "encoder" or config is None:
             runs: Iterable[tuple[Path, Iterator[Update]]] = [
-                (folder, training_steps(config, folder, kind, resume=config is None))
+                (folder, training_steps(config, folder, kind, teachers=teachers, resume=config is None))
             ]
         else:
             runs = trainings(config, folder, teachers=teachers)

@@ -171,27 +171,27 @@ def tokenizer_of(opened: run.Run) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
-    """The tokenizer of a run to start from, with this config's length limit.
+def tokenizer_of_origin(path: Path, config: Config, *, same_model: bool = True) -> Tokenizer:
+    """The tokenizer of a run to start from or to learn from, with this config's length limit.
 
-    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
-    called before anything is encoded or predicted.
+    Raises RunError if the config asks for another tokenizer or, with `same_model`, for an encoder of another
+    size or kind. It is called before anything is encoded or predicted.
     """
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
     tokenizer_of(opened)  # raises RunError if it is damaged
     repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
-    free = {
-        "tokenizer": {"max_length", "tail_length"},
-        "model": run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set()),
-    }
+    free = {"tokenizer": {"max_length", "tail_length"}}
+    if same_model:
+        free["model"] = run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())
     for section, excluded in free.items():
         values = getattr(opened.config, section).model_dump()
         for key, value in getattr(config, section).model_dump(exclude=excluded).items():
             if value != values[key]:
                 raise RunError(
                     f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use "
-                    'its value, or start from random weights (--set train.init_from="").'
+                    "its value"
+                    + (', or start from random weights (--set train.init_from="").' if same_model else ".")
                 )
     return Tokenizer.load(opened.folder, config.tokenizer)

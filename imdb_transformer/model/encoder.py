@@ -50,6 +50,14 @@ class Encoder(nn.Module):
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
 
+    def layers(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """(B, L, D) after each block; a smaller encoder learns them (`training/objectives.py`)."""
+        length = ids.shape[1]
+        x = self.embedding(ids, dtype)
+        bias = attention_bias(mask, min(self.config.radius, length), dtype)
+        rotation = rotation_of(self.config, length, ids.device, dtype)
+        return [x := block(x, bias, rotation) for block in self.blocks]
+
     @property
     def can_be_compiled(self) -> bool:
         """False with full attention, and with dropout by channel, which needs to know each token's review."""

@@ -26,15 +26,19 @@ RARE = 1e-3  # added to each id's count: an id that never occurs may still becom
 
 
 class LanguageModel(nn.Module):
-    """An encoder, a decoder if the objective is "denoise", and a head that shares the embedding's weights."""
+    """An encoder, a decoder if the objective is "denoise", and a head that shares the embedding's weights.
+
+    `teacher` is a trained encoder, if it learns the features of one.
+    """
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
     special_ids: Tensor  # ids that spell no text
     spacing: Tensor | None
+    teacher: Encoder | None
 
     def __init__(
         self, config: ModelConfig, options: PretrainConfig, *, special_ids: Sequence[int], counts: Tensor,
-        spacing: Tensor | None = None,
+        spacing: Tensor | None = None, teacher: Encoder | None = None,
     ) -> None:  # fmt: skip
         """`counts` (V,): how often each id occurs; `special_ids` are never candidates.
 
@@ -54,6 +58,8 @@ class LanguageModel(nn.Module):
         self.decoder = Decoder(config) if options.objective == "denoise" else None
         is_contrastive = options.objective == "contrastive"
         self.projection = Linear(config.width, PROJECTED) if is_contrastive else None
+        self.to_teacher = Linear(config.width, teacher.config.width) if teacher else None
+        object.__setattr__(self, "teacher", teacher)  # no submodule: it is neither trained nor saved
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("spacing", spacing)
         self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)

@@ -72,7 +72,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     origin_hash: str = ""
     """of the checkpoints that it started from or learnt from; empty if there are none"""
     teachers: tuple[str, ...] = ()
-    """runs whose predictions for the unlabelled reviews it learnt"""
+    """runs whose predictions for the unlabelled reviews it learnt, or for an encoder: whose features"""
     temperature: float = 1.0
     """divides the logits of the best checkpoint"""
     characters_per_piece: float = 0.0

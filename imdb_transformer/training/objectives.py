@@ -20,6 +20,7 @@ from imdb_transformer.data.batches import batch_length
 from imdb_transformer.data.stars import UNKNOWN
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.model.classifier import Classifier, pool
+from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import LanguageModel, rounded_up
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
@@ -29,6 +30,7 @@ Metrics = dict[str, tuple[Tensor, int]]
 Guesses = tuple[Tensor, Tensor, int]
 
 CONTRAST_WEIGHT, TEMPERATURE = 2.0, 0.1  # of the contrastive loss, beside that of masked tokens
+FEATURE_WEIGHT = 10.0  # of the squared error of a teacher's features, beside the loss of masked tokens
 REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would triple the head's cost
 
 
@@ -69,6 +71,8 @@ def pretraining(
         share = first + progress * (last - first)
     if objective == "contrastive":
         return contrast(model, batch, dtype, share)
+    if model.teacher is not None:
+        return distillation(model, model.teacher, batch, dtype, share)
     features, targets, num_guessed = GUESSES[objective](model, batch, dtype, share)
     loss, num_correct = model.sampled_loss(features, targets, num_guessed)
     if objective != "masked":
@@ -99,11 +103,7 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
     """
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
-    hidden = random_tokens(halves, share)
-    rows, num_guessed = guessed_rows(hidden)
-    features = model.encoder(ids.masked_fill(hidden, MASK_ID), halves.mask, dtype)  # (2B, L', D)
-    targets = ids.flatten()[rows]
-    loss, num_correct = model.sampled_loss(features.flatten(0, 1)[rows], targets, num_guessed)
+    features, loss, num_correct, num_guessed = all_features(model, halves, dtype, share)  # (2B, L', D)
     assert model.projection is not None
     vectors = F.normalize(model.projection(pool(features, halves.mask).float()), dim=1)
     similarity = (vectors @ vectors.T / TEMPERATURE).fill_diagonal_(-torch.inf)
@@ -115,6 +115,54 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
         "masked_accuracy": (num_correct, num_guessed),
         "contrastive_loss": (contrastive_loss * len(ids), len(ids)),
     }
+
+
+def distillation(
+    model: LanguageModel, teacher: Encoder, batch: Batch, dtype: torch.dtype, share: float
+) -> Metrics:
+    """Guesses masked tokens, and at every token the features of a teacher, which reads the text unmasked.
+
+    `feature_loss` is the mean squared error. It is 1 if all features are guessed as 0.
+    """
+    features, loss, num_correct, num_guessed = all_features(model, batch, dtype, share)
+    assert model.to_teacher is not None
+    guesses = model.to_teacher(features).float()
+    errors = (guesses - teacher_features(teacher, batch, dtype)).square().mean(-1)  # (B, L)
+    feature_loss = (errors * batch.mask).sum()
+    return {
+        "loss": (loss / share + FEATURE_WEIGHT * feature_loss, batch.num_tokens),
+        "masked_loss": (loss, num_guessed),
+        "masked_accuracy": (num_correct, num_guessed),
+        "feature_loss": (feature_loss, batch.num_tokens),
+    }
+
+
+@torch.no_grad()
+def teacher_features(teacher: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
+    """(B, L, width of the teacher): the mean of the upper half of its layers, each normalised.
+
+    The mean is normalised, too. Baevski et al. 2022 ("data2vec") average layers in this way; their teacher is
+    the model's own moving average.
+    """
+    layers = teacher.layers(batch.ids, batch.mask, dtype)
+    shape = layers[0].shape[-1:]
+    upper = [F.layer_norm(layer.float(), shape) for layer in layers[len(layers) // 2 :]]
+    return F.layer_norm(torch.stack(upper).mean(0), shape)
+
+
+def all_features(
+    model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """(B, L, D) features with a random `share` of the tokens masked.
+
+    With them come the summed loss of guessing these tokens, how many guesses are right, and of how many.
+    """
+    hidden = random_tokens(batch, share)
+    rows, num_guessed = guessed_rows(hidden)
+    features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
+    targets = batch.ids.flatten()[rows]
+    loss, num_correct = model.sampled_loss(features.flatten(0, 1)[rows], targets, num_guessed)
+    return features, loss, num_correct, num_guessed
 
 
 def in_halves(batch: Batch) -> Tensor:

@@ -1,8 +1,8 @@
 """Makes a model and its training reviews, from a config or from a run to continue.
 
-Teachers are other runs; a linear one may teach, too. Their mean probabilities for the unlabelled reviews are
-soft labels, which a student learns beside the labels. This is self-training with
-soft targets (Hinton et al. 2015, section 2; Xie et al. 2020, "Noisy Student").
+Teachers are other runs. A classifier learns their mean probabilities for the unlabelled reviews beside the
+labels; a linear run may teach, too. This is self-training with soft targets (Hinton et al. 2015, section 2;
+Xie et al. 2020, "Noisy Student"). An encoder learns the features of one other encoder.
 
 Shapes: N reviews, C classes.
 """
@@ -23,11 +23,12 @@ from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.reviews import in_chunks
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of, tokenizer_of_origin
-from imdb_transformer.errors import DataError, RunError, warn
+from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import spacing_odds
 from imdb_transformer.inference.predictor import CHUNK, Predictor
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
 from imdb_transformer.training import starting_weights
@@ -60,29 +61,32 @@ def prepare(
 
     An encoder to start from comes with its tokenizer, and a head is fitted to it. `soft_labels` are the
     teachers' probabilities; without them the teachers predict now. Without `ready` no head is fitted and no
-    teacher predicts: enough to plan a training. Raises RunError if the encoder does not fit the config, or
-    if it or a teacher is unfinished or may have seen reviews that are held out here.
+    teacher predicts: enough to plan a training. Raises ConfigError if an encoder cannot learn from the
+    teachers. Raises RunError if the encoder or a teacher does not fit the config, is unfinished, or may have
+    seen reviews that are held out here.
     """
     if kind == "classifier":
         config.data.check_labelled()
+    elif teachers:
+        _check_teaches_encoder(config, teachers)
     config = starting_weights.choose_start(config, kind, hardware)
     init_from = Path(config.train.init_from) if config.train.init_from else None
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
         starting_weights.check_finished(path)
-    tokenizer = tokenizer_of_origin(init_from, config) if init_from else None
+    tokenizer = _tokenizer_of_origins(config, kind, init_from, teachers)
     data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
-    for teacher in teachers:
+    for teacher in teachers if kind == "classifier" else ():
         if (known := run.locate(teacher)[0].info.classes) != (classes := data.corpus.manifest.classes):
             shown = ", ".join(known), ", ".join(classes)
             raise RunError(
                 f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
             )
-    if teachers and soft_labels is None:
+    if kind == "classifier" and teachers and soft_labels is None:
         soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ready)
-    prepared = _prepared(config, kind, hardware, data, soft_labels)
+    prepared = _prepared(config, kind, hardware, data, soft_labels, teachers)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
         if isinstance(prepared.model, Classifier) and ready:
@@ -97,10 +101,12 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     """
     config, info = current.config, current.info
     stored = corpus.of_run(config.data, info.corpus_hash, current.folder)
+    if info.kind == "encoder" and info.teachers:
+        starting_weights.check_unchanged_origins(current)
     soft = soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
-    return _prepared(config, info.kind, hardware, data, soft)
+    return _prepared(config, info.kind, hardware, data, soft, tuple(map(Path, info.teachers)))
 
 
 def labels_of_teachers(
@@ -146,15 +152,36 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
 
 
 def make_language_model(
-    config: Config, text: EncodedSplit, *, vocab_size: int, spacing: NDArray[np.float32] | None = None
-) -> LanguageModel:
+    config: Config, text: EncodedSplit, *, vocab_size: int, spacing: NDArray[np.float32] | None = None,
+    teacher: Encoder | None = None,
+) -> LanguageModel:  # fmt: skip
     """A model for pretraining. Its initial weights are a function of the seed and of the ids' counts."""
     counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
     torch.manual_seed(config.train.seed)
     return LanguageModel(
         config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts,
-        spacing=None if spacing is None else torch.from_numpy(spacing),
+        spacing=None if spacing is None else torch.from_numpy(spacing), teacher=teacher,
     )  # fmt: skip
+
+
+def _check_teaches_encoder(config: Config, teachers: Sequence[Path]) -> None:
+    if len(teachers) > 1 or config.pretrain.objective != "masked":
+        raise ConfigError('An encoder learns from one --teacher, and with pretrain.objective = "masked".')
+    if (kind := run.locate(teachers[0])[0].info.kind) != "encoder":
+        raise RunError(f"{teachers[0]} is a {kind} run; an encoder learns from a run of `pretrain`.")
+
+
+def _tokenizer_of_origins(
+    config: Config, kind: run.Kind, init_from: Path | None, teachers: Sequence[Path]
+) -> Tokenizer | None:
+    """The tokenizer of the run to start from, or else of the teacher of an encoder; None without them."""
+    tokenizer = tokenizer_of_origin(init_from, config) if init_from else None
+    if kind == "classifier" or not teachers:
+        return tokenizer
+    of_teacher = tokenizer_of_origin(teachers[0], config, same_model=False)
+    if tokenizer and tokenizer.content_hash != of_teacher.content_hash:
+        raise RunError(f"{teachers[0]} cannot teach here: {init_from} has another tokenizer.")
+    return of_teacher
 
 
 def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str, ...]:
@@ -163,8 +190,9 @@ def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str
 
 
 def _prepared(
-    config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels
-) -> Prepared:
+    config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels,
+    teachers: Sequence[Path],
+) -> Prepared:  # fmt: skip
     """The model for encoded reviews. An encoder, and a student, learn training and unlabelled reviews."""
     model: nn.Module
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
@@ -174,7 +202,8 @@ def _prepared(
         spaces = None
         if config.pretrain.objective == "causal":
             spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)
-        model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces)
+        teacher = starting_weights.load_teacher(teachers[0]).to(hardware.device) if teachers else None
+        model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces, teacher=teacher)
     else:
         if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
             points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%

@@ -34,7 +34,8 @@ def training_steps(
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
-    teachers: runs. Their mean probabilities for the unlabelled reviews serve as labels.
+    teachers: runs. Their mean probabilities for the unlabelled reviews serve as labels. An encoder has at
+    most one, and learns its features.
     soft_labels: these probabilities, if the teachers have predicted them already.
     resume: continue the run in the folder, or start one if the folder has none. If `config` is None, the run
     keeps its config, and the folder may also be its checkpoint `previous`.

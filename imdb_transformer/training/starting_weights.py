@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.classifier import Classifier
+from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import HEAD, LanguageModel
 from imdb_transformer.store import checkpoint, run
 
@@ -89,19 +91,32 @@ def load_encoder(model: nn.Module, path: Path) -> None:
     A model of pretraining also takes the head of another one. A deeper encoder repeats all blocks of the run
     in turn ("progressive stacking", Gong et al. 2019).
     """
+    weights = _copy_encoder(path, model.get_submodule("encoder"))
+    if isinstance(model, LanguageModel) and run.locate(path)[0].info.kind == "encoder":
+        head = {name: torch.from_numpy(weights[name]) for name in HEAD}
+        model.load_state_dict(head, strict=False)
+
+
+def load_teacher(path: Path) -> Encoder:
+    """The encoder of a run of `pretrain`, for another encoder to learn its features. It is not trained."""
+    opened, _ = run.locate(path)
+    encoder = Encoder(opened.config.model, opened.info.vocab_size)
+    _copy_encoder(path, encoder)
+    return encoder.eval().requires_grad_(False)
+
+
+def _copy_encoder(path: Path, encoder: nn.Module) -> checkpoint.Arrays:
+    """Copies a run's encoder into another one, and returns all weights of the run."""
     opened, folder = run.locate(path)
     _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
     prefix, num_layers = "encoder.", opened.config.model.num_layers
-    encoder = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
-    submodule = model.get_submodule("encoder")
-    for name in submodule.state_dict():
+    stored = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
+    for name in encoder.state_dict():
         repeated = BLOCK.sub(lambda number: str(int(number[0]) % num_layers), name)
-        if repeated in encoder:
-            encoder.setdefault(name, encoder[repeated])
-    checkpoint.load_weights(submodule, encoder, origin=folder)
-    if isinstance(model, LanguageModel) and opened.info.kind == "encoder":
-        head = {name: torch.from_numpy(weights[name]) for name in HEAD}
-        model.load_state_dict(head, strict=False)
+        if repeated in stored:
+            stored.setdefault(name, stored[repeated])
+    checkpoint.load_weights(encoder, stored, origin=folder)
+    return weights
 
 
 def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
@@ -113,6 +128,16 @@ def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
             meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
             lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+
+
+def check_unchanged_origins(opened: run.Run) -> None:
+    """Raises RunError if a run started from or learns from a run that has changed since then."""
+    stored = now = opened.info.origin_hash
+    with suppress(RunError):  # an encoder that has been deleted is not another one
+        now = origin_hash(opened.config, tuple(map(Path, opened.info.teachers)))
+    if now != stored:
+        names = " or ".join(filter(None, (opened.config.train.init_from, *opened.info.teachers)))
+        raise RunError(f"{opened.folder} cannot be continued: {names} is another run now.")
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:

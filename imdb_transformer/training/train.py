@@ -62,9 +62,15 @@ def train(
     return result_of(folder)
 
 
-def pretrain(config: Config | None, folder: Folder, *, resume: bool = False) -> TrainingResult:
-    """Trains an encoder on text alone, for `train.init_from`; otherwise like `train`."""
-    for _ in training_steps(config, Path(folder), "encoder", resume=resume):
+def pretrain(
+    config: Config | None, folder: Folder, *, teacher: Folder | None = None, resume: bool = False
+) -> TrainingResult:
+    """Trains an encoder on text alone, for `train.init_from`; otherwise like `train`.
+
+    With a `teacher`, a run of `pretrain`, it also learns the features of that run's encoder.
+    """
+    teachers = (Path(teacher),) if teacher else ()
+    for _ in training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume):
         pass
     return result_of(folder)
 

@@ -1,0 +1,166 @@
+"""An encoder learns the features of another one: `imdb-tx pretrain --teacher RUN`."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from imdb_transformer import pretrain
+from imdb_transformer.config import Config, PretrainConfig
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
+from imdb_transformer.errors import ConfigError, Interrupted, RunError
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.store import metrics, run
+from imdb_transformer.training import objectives
+from imdb_transformer.training.objectives import pretraining, teacher_features
+from imdb_transformer.training.prepare import prepare
+from tests.conftest import imdb_tx
+from tests.in_process import CPU, Tiny, train, weights
+from tests.test_model import a_batch, small
+from tests.test_objectives import batch_of
+
+
+def a_student(teacher: Encoder) -> LanguageModel:
+    torch.manual_seed(0)
+    options = PretrainConfig()
+    return LanguageModel(
+        small(), options, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(30), teacher=teacher
+    )
+
+
+def a_teacher() -> Encoder:
+    return Encoder(small(width=24, num_layers=3), 30).eval().requires_grad_(False)
+
+
+def test_the_features_to_learn_are_the_mean_of_the_upper_layers_of_one_text_at_a_time() -> None:
+    teacher = a_teacher()
+    ids, _ = a_batch([13, 7, 20], 20)
+    features = teacher_features(teacher, batch_of(ids), torch.float32)
+    assert features.shape == (3, 20, 24)
+    for row, expected in zip(ids, features, strict=True):
+        outputs: list[torch.Tensor] = []
+        hooks = [
+            block.register_forward_hook(lambda *values, kept=outputs: kept.append(values[-1]))
+            for block in teacher.blocks
+        ]
+        alone = row[row != PAD_ID][None]
+        teacher(alone, alone != PAD_ID, torch.float32)
+        for hook in hooks:
+            hook.remove()
+        norm = nn.LayerNorm(24, elementwise_affine=False)
+        mean = (norm(outputs[1][0]) + norm(outputs[2][0])) / 2
+        torch.testing.assert_close(norm(mean), expected[: alone.shape[1]])
+
+
+def test_the_loss_is_that_of_the_masked_tokens_and_ten_times_the_error_of_the_features(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = a_student(a_teacher())
+    assert model.teacher is not None
+    assert model.to_teacher is not None
+    ids, mask = a_batch([13, 7], 16)
+    hidden = mask & (torch.arange(16) % 3 == 0)
+    monkeypatch.setattr(objectives, "random_tokens", lambda *_: hidden)
+    found = pretraining(model, batch_of(ids), Config(), torch.float32, 1.0)
+    total, count = found["feature_loss"]
+    assert count == 20
+    features = model.encoder(ids.masked_fill(hidden, MASK_ID), mask, torch.float32)
+    errors = model.to_teacher(features) - teacher_features(model.teacher, batch_of(ids), torch.float32)
+    torch.testing.assert_close(total / count, errors[mask].square().mean())
+    share = Config().pretrain.mask_fractions[1]
+    masked_loss, number = found["masked_loss"]
+    assert number == int(hidden.sum())
+    torch.testing.assert_close(found["loss"][0], masked_loss / share + 10 * total)
+
+
+def test_the_teacher_is_neither_trained_nor_saved() -> None:
+    teacher = a_teacher()
+    model = a_student(teacher).train()
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    ids, _ = a_batch([13, 7], 16)
+    pretraining(model, batch_of(ids), Config(), torch.float32, 0.0)["loss"][0].backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert not teacher.training
+    assert not any(name.startswith("teacher") for name in model.state_dict())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
+
+
+def test_the_error_of_the_features_falls_and_the_run_names_its_teacher(
+    tiny: Tiny, encoder: Path, tmp_path: Path
+) -> None:
+    config = tiny("train.epochs=6", "train.lr=5e-3", "model.width=8")
+    pretrain(config, tmp_path / "run", teacher=encoder)
+    opened = run.open_run(tmp_path / "run")
+    assert opened.info.teachers == (str(encoder.resolve()),)
+    errors = [line["feature_loss"] for line in metrics.read(opened.folder) if "feature_loss" in line]
+    assert np.mean(errors[-5:]) < 0.8 * np.mean(errors[:5])
+    model = prepare(tiny("model.width=8", f"train.init_from={opened.folder}"), "classifier", CPU).model
+    assert model.get_submodule("encoder")
+
+
+def test_resuming_needs_the_same_teacher_and_gives_the_same_weights(
+    tiny: Tiny, encoder: Path, tmp_path: Path
+) -> None:
+    teacher, parts = Path(shutil.copytree(encoder, tmp_path / "teacher")), tmp_path / "parts"
+    config = tiny("train.epochs=2", "train.evals_per_epoch=1")
+    whole = train(config, tmp_path / "whole", kind="encoder", teachers=(teacher,))
+    with pytest.raises(Interrupted, match="imdb-tx pretrain --resume"):
+        train(config, parts, 5, kind="encoder", teachers=(teacher,))
+    other = train(tiny("train.seed=1", "train.epochs=1"), tmp_path / "other", kind="encoder")
+    teacher.rename(tmp_path / "moved")
+    with pytest.raises(RunError, match=r"There is no run .*teacher"):
+        train(config, parts, kind="encoder")
+    shutil.copytree(other.folder, teacher)
+    with pytest.raises(RunError, match="teacher is another run now"):
+        train(config, parts, kind="encoder")
+    shutil.rmtree(teacher)
+    (tmp_path / "moved").rename(teacher)
+    assert weights(train(config, parts, kind="encoder").folder) == weights(whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (["pretrain.objective=causal"], ConfigError, "learns from one --teacher"),
+        (
+            ["tokenizer.vocab_size=300"],
+            RunError,
+            "tokenizer.vocab_size is 400, here it is 300. Use its value.$",
+        ),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused(
+    tiny: Tiny, encoder: Path, options: list[str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        prepare(tiny(*options), "encoder", CPU, teachers=(encoder,))
+
+
+def test_a_classifier_two_teachers_and_another_tokenizer_are_refused(
+    tiny: Tiny, encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="one --teacher"):
+        prepare(tiny(), "encoder", CPU, teachers=(encoder, encoder))
+    with pytest.raises(
+        RunError, match="imdb is a classifier run; an encoder learns from a run of `pretrain`"
+    ):
+        prepare(tiny(), "encoder", CPU, teachers=(run.of_package("imdb"),))
+    of_demo = tiny("data.source=demo", "train.epochs=1", "train.batch_tokens=8192")
+    other = train(of_demo, tmp_path / "other", kind="encoder").folder
+    with pytest.raises(RunError, match=r"run cannot teach here: .*other has another tokenizer"):
+        prepare(tiny(f"train.init_from={other}"), "encoder", CPU, teachers=(encoder,))
+
+
+def test_the_command_takes_a_teacher(encoder: Path, config_path: Path, tmp_path: Path) -> None:
+    command = ("pretrain", "--config", config_path, "--teacher", encoder, "--run-dir", tmp_path / "run")
+    shown = imdb_tx(*command, "--dry-run")
+    assert "nothing was trained" in shown.stdout
+    imdb_tx(*command, "--set", "train.epochs=1")
+    assert run.open_run(tmp_path / "run").info.teachers == (str(encoder.resolve()),)
