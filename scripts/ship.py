@@ -1,16 +1,16 @@
 """Puts a trained encoder or classifier into the package, with its matrices in 8 bits, and checks it.
 
-    imdb-tx pretrain --config pretrain.toml
-    imdb-tx pretrain --config deepen.toml
-    imdb-tx pretrain --config contrast.toml
-    imdb-tx pretrain --config contrast.toml --set train.init_from=runs/contrast --set train.seed=1 \\
-        --set train.batch_tokens=8192 --set train.lr=1.4e-3 --run-dir runs/contrast-2
-    python scripts/ship.py imdb-encoder runs/contrast-2
-    imdb-tx pretrain --config large.toml --set train.epochs=10  # on a GPU, and the next
+    imdb-tx pretrain --config large.toml  # on a GPU, and all others, too
+    imdb-tx pretrain --config distil.toml --teacher runs/large
+    imdb-tx pretrain --config contrast.toml --set train.init_from=runs/distil --set train.epochs=3 \\
+        --set train.batch_tokens=65536 --set train.lr=3e-3
+    python scripts/ship.py imdb-encoder runs/contrast
     imdb-tx train --config large-labels.toml --seeds 3
-    imdb-tx train --config base.toml --run-dir runs/student --teacher runs/large-labels-seed-0 \\
+    imdb-tx train --config base.toml --run-dir runs/student --teacher imdb --teacher runs/large-labels-seed-0 \\
         --teacher runs/large-labels-seed-1 --teacher runs/large-labels-seed-2
     python scripts/ship.py imdb runs/student
+
+The first of the four teachers was the `imdb` that was in the package before.
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
 folder of the data its default, and the run that they started from and the teachers have the names of these
@@ -35,7 +35,7 @@ from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_LOSS_ADDED = 0.0005
-ORIGINS = {"imdb-encoder": "runs/contrast", "imdb": "imdb-encoder"}
+ORIGINS = {"imdb-encoder": "runs/distil", "imdb": "imdb-encoder"}
 
 
 def main(name: str, origin: Path) -> None:
@@ -67,7 +67,9 @@ def ship(origin: Path, name: str) -> None:
         tokenizer_hash=meta.tokenizer_hash, model=quantized(arrays),
     )  # fmt: skip
     hashes = {file: sha256_of(target / file) for file in (run.CONFIG, FILE_NAME)}
-    teachers = tuple(f"runs/{Path(teacher).name}" for teacher in opened.info.teachers)
+    teachers = tuple(
+        teacher if teacher in ORIGINS else f"runs/{Path(teacher).name}" for teacher in opened.info.teachers
+    )
     changes = {"file_hashes": hashes, "teachers": teachers}
     write_json(target / run.INFO, opened.info.model_copy(update=changes))
 
