@@ -97,7 +97,7 @@ def prepare(
 def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     """The model and the reviews of a run to continue. It does not load weights from a checkpoint.
 
-    Raises RunError if its reviews have changed.
+    Raises RunError if its reviews, or the teacher of an encoder, have changed.
     """
     config, info = current.config, current.info
     stored = corpus.of_run(config.data, info.corpus_hash, current.folder)
