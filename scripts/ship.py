@@ -6,11 +6,12 @@
         --set train.batch_tokens=65536 --set train.lr=3e-3
     python scripts/ship.py imdb-encoder runs/contrast
     imdb-tx train --config large-labels.toml --seeds 3
-    imdb-tx train --config base.toml --run-dir runs/student --teacher imdb --teacher runs/large-labels-seed-0 \\
-        --teacher runs/large-labels-seed-1 --teacher runs/large-labels-seed-2
+    imdb-tx train --config base.toml --run-dir runs/student --teacher runs/former-imdb \\
+        --teacher runs/large-labels-seed-0 --teacher runs/large-labels-seed-1 \\
+        --teacher runs/large-labels-seed-2
     python scripts/ship.py imdb runs/student
 
-The first of the four teachers was the `imdb` that was in the package before.
+The first of the four teachers is the `imdb` that was in the package before.
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
 folder of the data its default, and the run that they started from and the teachers have the names of these
@@ -67,9 +68,7 @@ def ship(origin: Path, name: str) -> None:
         tokenizer_hash=meta.tokenizer_hash, model=quantized(arrays),
     )  # fmt: skip
     hashes = {file: sha256_of(target / file) for file in (run.CONFIG, FILE_NAME)}
-    teachers = tuple(
-        teacher if teacher in ORIGINS else f"runs/{Path(teacher).name}" for teacher in opened.info.teachers
-    )
+    teachers = tuple(f"runs/{Path(teacher).name}" for teacher in opened.info.teachers)
     changes = {"file_hashes": hashes, "teachers": teachers}
     write_json(target / run.INFO, opened.info.model_copy(update=changes))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from imdb_transformer import pretrain
@@ -65,21 +66,22 @@ def test_the_loss_is_that_of_the_masked_tokens_and_ten_times_the_error_of_the_fe
     ids, mask = a_batch([13, 7], 16)
     hidden = mask & (torch.arange(16) % 3 == 0)
     monkeypatch.setattr(objectives, "random_tokens", lambda *_: hidden)
-    found = pretraining(model, batch_of(ids), Config(), torch.float32, 1.0)
-    total, count = found["feature_loss"]
+    metrics_of_batch = pretraining(model, batch_of(ids), Config(), torch.float32, 1.0)
+    total, count = metrics_of_batch["feature_loss"]
     assert count == 20
     features = model.encoder(ids.masked_fill(hidden, MASK_ID), mask, torch.float32)
     errors = model.to_teacher(features) - teacher_features(model.teacher, batch_of(ids), torch.float32)
     torch.testing.assert_close(total / count, errors[mask].square().mean())
     share = Config().pretrain.mask_fractions[1]
-    masked_loss, number = found["masked_loss"]
+    masked_loss, number = metrics_of_batch["masked_loss"]
     assert number == int(hidden.sum())
-    torch.testing.assert_close(found["loss"][0], masked_loss / share + 10 * total)
+    torch.testing.assert_close(metrics_of_batch["loss"][0], masked_loss / share + 10 * total)
 
 
 def test_the_teacher_is_neither_trained_nor_saved() -> None:
     teacher = a_teacher()
     model = a_student(teacher).train()
+    assert "teacher" not in dict(model.named_children())
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     ids, _ = a_batch([13, 7], 16)
     pretraining(model, batch_of(ids), Config(), torch.float32, 0.0)["loss"][0].backward()
@@ -102,7 +104,9 @@ def test_the_error_of_the_features_falls_and_the_run_names_its_teacher(
     errors = [line["feature_loss"] for line in metrics.read(opened.folder) if "feature_loss" in line]
     assert np.mean(errors[-5:]) < 0.8 * np.mean(errors[:5])
     model = prepare(tiny("model.width=8", f"train.init_from={opened.folder}"), "classifier", CPU).model
-    assert model.get_submodule("encoder")
+    saved = load_file(opened.checkpoint("best") / "model.safetensors")
+    for name, tensor in model.get_submodule("encoder").state_dict().items():
+        assert torch.equal(saved[f"encoder.{name}"], tensor)
 
 
 def test_resuming_needs_the_same_teacher_and_gives_the_same_weights(
@@ -115,10 +119,10 @@ def test_resuming_needs_the_same_teacher_and_gives_the_same_weights(
         train(config, parts, 5, kind="encoder", teachers=(teacher,))
     other = train(tiny("train.seed=1", "train.epochs=1"), tmp_path / "other", kind="encoder")
     teacher.rename(tmp_path / "moved")
-    with pytest.raises(RunError, match=r"There is no run .*teacher"):
+    with pytest.raises(RunError, match=r"parts learns from .*teacher, which is missing or has changed"):
         train(config, parts, kind="encoder")
     shutil.copytree(other.folder, teacher)
-    with pytest.raises(RunError, match="teacher is another run now"):
+    with pytest.raises(RunError, match="which is missing or has changed"):
         train(config, parts, kind="encoder")
     shutil.rmtree(teacher)
     (tmp_path / "moved").rename(teacher)
@@ -128,7 +132,7 @@ def test_resuming_needs_the_same_teacher_and_gives_the_same_weights(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (["pretrain.objective=causal"], ConfigError, "learns from one --teacher"),
+        (["pretrain.objective=causal"], ConfigError, 'needs pretrain.objective = "masked", not "causal"'),
         (
             ["tokenizer.vocab_size=300"],
             RunError,
@@ -143,19 +147,33 @@ def test_a_teacher_that_does_not_fit_is_refused(
         prepare(tiny(*options), "encoder", CPU, teachers=(encoder,))
 
 
-def test_a_classifier_two_teachers_and_another_tokenizer_are_refused(
-    tiny: Tiny, encoder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="one --teacher"):
-        prepare(tiny(), "encoder", CPU, teachers=(encoder, encoder))
+def test_unfit_teachers_are_refused(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:
+    twice = imdb_tx("pretrain", "--teacher", encoder, "--teacher", encoder, "--run-dir", tmp_path / "run")
+    assert isinstance(twice.exception, ConfigError)
+    assert "learns from one --teacher; 2 were named" in str(twice.exception)
     with pytest.raises(
         RunError, match="imdb is a classifier run; an encoder learns from a run of `pretrain`"
     ):
         prepare(tiny(), "encoder", CPU, teachers=(run.of_package("imdb"),))
+    options = ("train.epochs=1", "train.evals_per_epoch=1", "pretrain.objective=causal")
+    causal = train(tiny(*options), tmp_path / "causal", kind="encoder").folder
+    with pytest.raises(RunError, match="it reads in one direction and cannot teach here"):
+        prepare(tiny(), "encoder", CPU, teachers=(causal,))
     of_demo = tiny("data.source=demo", "train.epochs=1", "train.batch_tokens=8192")
     other = train(of_demo, tmp_path / "other", kind="encoder").folder
     with pytest.raises(RunError, match=r"run cannot teach here: .*other has another tokenizer"):
         prepare(tiny(f"train.init_from={other}"), "encoder", CPU, teachers=(encoder,))
+
+
+def test_a_teacher_has_the_weights_of_its_run_and_no_dropout(tiny: Tiny, encoder: Path) -> None:
+    model = prepare(tiny("model.width=8"), "encoder", CPU, teachers=(encoder,)).model.train()
+    teacher = model.teacher
+    assert isinstance(teacher, Encoder)
+    assert not any(module.training for module in teacher.modules())
+    saved = load_file(run.open_run(encoder).checkpoint("best") / "model.safetensors")
+    for name, parameter in teacher.named_parameters():
+        assert torch.equal(saved[f"encoder.{name}"], parameter)
+        assert not parameter.requires_grad
 
 
 def test_the_command_takes_a_teacher(encoder: Path, config_path: Path, tmp_path: Path) -> None:

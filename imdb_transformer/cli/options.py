@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 TABLE, SPECIAL = "A file of reviews", "Other"
 RUNS = Path("runs")
+of_others = partial(typer.Option, rich_help_panel="Other runs")
 
 
 def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:

@@ -9,8 +9,7 @@ from imdb_transformer.cli import options
 from imdb_transformer.cli.train import refuse_beside_resume, train_one
 from imdb_transformer.report import next_commands
 
-TEACHER_HELP = "Also learn the features of this run of pretrain, such as a larger encoder's."
-Teacher = Annotated[Path | None, typer.Option(help=TEACHER_HELP, **options.takes_run("classifier", "linear"))]
+TEACHER_HELP = "Also learn the features of this run's encoder, such as a larger one."
 
 
 @options.command(
@@ -29,7 +28,9 @@ def pretrain(
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
-    teacher: Teacher = None,
+    teacher: Annotated[
+        list[Path] | None, options.of_others(help=TEACHER_HELP, **options.takes_run("classifier", "linear"))
+    ] = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
@@ -45,5 +46,4 @@ def pretrain(
     loaded = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
     usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
     folder = run_dir or next_commands.unused(options.RUNS / usual)
-    teachers = (teacher,) if teacher else ()
-    train_one(loaded, folder, "encoder", teachers, dry_run=dry_run, as_json=as_json)
+    train_one(loaded, folder, "encoder", tuple(teacher or ()), dry_run=dry_run, as_json=as_json)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
 
-_of_others = partial(typer.Option, rich_help_panel="Other runs")
 _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run."
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
@@ -48,8 +47,10 @@ def train(
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,
-    init_from: Annotated[Path | None, _of_others(help=INIT_HELP, **takes_run("linear"))] = None,
-    teacher: Annotated[list[Path] | None, _of_others(help=TEACHER_HELP, **takes_run("encoder"))] = None,
+    init_from: Annotated[Path | None, options.of_others(help=INIT_HELP, **takes_run("linear"))] = None,
+    teacher: Annotated[
+        list[Path] | None, options.of_others(help=TEACHER_HELP, **takes_run("encoder"))
+    ] = None,
     seeds: Annotated[int, _repeated(metavar="N", min=1, max=1000, help=SEEDS_HELP)] = 1,
     test: Test = False,
     dry_run: options.DryRun = False,

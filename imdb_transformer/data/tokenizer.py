@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ SPACE = "Ġ"  # a space in byte-level pieces; no word contains it. Its id stands
 MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
+LENGTHS = {"max_length", "tail_length"}  # keys that may differ from those of another run
 WORD = re.compile(r"[^\W\d_]+")
 LONG_WORD = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
@@ -171,27 +172,43 @@ def tokenizer_of(opened: run.Run) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of_origin(path: Path, config: Config, *, same_model: bool = True) -> Tokenizer:
-    """The tokenizer of a run to start from or to learn from, with this config's length limit.
+def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
+    """The tokenizer of a run to start from, with this config's length limit.
 
-    Raises RunError if the config asks for another tokenizer or, with `same_model`, for an encoder of another
-    size or kind. It is called before anything is encoded or predicted.
+    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
+    called before anything is encoded or predicted.
     """
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    tokenizer_of(opened)  # raises RunError if it is damaged
     repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
-    free = {"tokenizer": {"max_length", "tail_length"}}
-    if same_model:
-        free["model"] = run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())
+    free = {"tokenizer": LENGTHS, "model": run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())}
     for section, excluded in free.items():
-        values = getattr(opened.config, section).model_dump()
-        for key, value in getattr(config, section).model_dump(exclude=excluded).items():
-            if value != values[key]:
-                raise RunError(
-                    f"{path} does not fit: its {section}.{key} is {values[key]!r}, here it is {value!r}. Use "
-                    "its value"
-                    + (', or start from random weights (--set train.init_from="").' if same_model else ".")
-                )
+        if difference := _difference(opened, config, section, excluded):
+            raise RunError(
+                f"{path} does not fit: its {difference}. Use its value, or start from random weights "
+                '(--set train.init_from="").'
+            )
+    tokenizer_of(opened)  # raises RunError if it is damaged
     return Tokenizer.load(opened.folder, config.tokenizer)
+
+
+def tokenizer_of_teacher(path: Path, config: Config) -> Tokenizer:
+    """The tokenizer of a run whose features an encoder learns, with this config's length limit.
+
+    Raises RunError if the config asks for another tokenizer.
+    """
+    opened, _ = run.locate(path)
+    if difference := _difference(opened, config, "tokenizer", LENGTHS):
+        raise RunError(f"{path} cannot teach here: its {difference}. Use its value.")
+    tokenizer_of(opened)  # raises RunError if it is damaged
+    return Tokenizer.load(opened.folder, config.tokenizer)
+
+
+def _difference(opened: run.Run, config: Config, section: str, excluded: Collection[str]) -> str:
+    """The first key of a section that differs between a run and a config, in words; empty if none does."""
+    values = getattr(opened.config, section).model_dump()
+    for key, value in getattr(config, section).model_dump(exclude=set(excluded)).items():
+        if value != values[key]:
+            return f"{section}.{key} is {values[key]!r}, here it is {value!r}"
+    return ""

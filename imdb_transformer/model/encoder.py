@@ -5,6 +5,8 @@
 Shapes: B batch, L length, R selected positions, D model width, V vocabulary.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,13 +52,15 @@ class Encoder(nn.Module):
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
 
-    def layers(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    def layers(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         """(B, L, D) after each block; a smaller encoder learns them (`training/objectives.py`)."""
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
         bias = attention_bias(mask, min(self.config.radius, length), dtype)
         rotation = rotation_of(self.config, length, ids.device, dtype)
-        return [x := block(x, bias, rotation) for block in self.blocks]
+        for block in self.blocks:
+            x = block(x, bias, rotation)
+            yield x
 
     @property
     def can_be_compiled(self) -> bool:

@@ -70,7 +70,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     requested_hash: str = ""
     """of the config that was asked for, before `auto` and 0 became values that suit the reviews"""
     origin_hash: str = ""
-    """of the checkpoints that it started from or learnt from; empty if there are none"""
+    """of each checkpoint that it started from or learnt from; empty if there are none"""
     teachers: tuple[str, ...] = ()
     """runs whose predictions for the unlabelled reviews it learnt, or for an encoder: whose features"""
     temperature: float = 1.0

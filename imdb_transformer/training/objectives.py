@@ -103,7 +103,7 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
     """
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
-    features, loss, num_correct, num_guessed = all_features(model, halves, dtype, share)  # (2B, L', D)
+    features, loss, num_correct, num_guessed = masked_guesses(model, halves, dtype, share)  # (2B, L', D)
     assert model.projection is not None
     vectors = F.normalize(model.projection(pool(features, halves.mask).float()), dim=1)
     similarity = (vectors @ vectors.T / TEMPERATURE).fill_diagonal_(-torch.inf)
@@ -124,7 +124,7 @@ def distillation(
 
     `feature_loss` is the mean squared error. It is 1 if all features are guessed as 0.
     """
-    features, loss, num_correct, num_guessed = all_features(model, batch, dtype, share)
+    features, loss, num_correct, num_guessed = masked_guesses(model, batch, dtype, share)
     assert model.to_teacher is not None
     guesses = model.to_teacher(features).float()
     errors = (guesses - teacher_features(teacher, batch, dtype)).square().mean(-1)  # (B, L)
@@ -139,18 +139,20 @@ def distillation(
 
 @torch.no_grad()
 def teacher_features(teacher: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
-    """(B, L, width of the teacher): the mean of the upper half of its layers, each normalised.
+    """(B, L, width of the teacher): the sum of the upper half of its layers, each normalised.
 
-    The mean is normalised, too. Baevski et al. 2022 ("data2vec") average layers in this way; their teacher is
+    The sum is normalised, too. Baevski et al. 2022 ("data2vec") average layers in this way; their teacher is
     the model's own moving average.
     """
-    layers = teacher.layers(batch.ids, batch.mask, dtype)
-    shape = layers[0].shape[-1:]
-    upper = [F.layer_norm(layer.float(), shape) for layer in layers[len(layers) // 2 :]]
-    return F.layer_norm(torch.stack(upper).mean(0), shape)
+    shape = [teacher.config.width]
+    total = torch.zeros((), device=batch.ids.device)
+    for number, layer in enumerate(teacher.layers(batch.ids, batch.mask, dtype)):
+        if number >= teacher.config.num_layers // 2:
+            total = total + F.layer_norm(layer.float(), shape)
+    return F.layer_norm(total, shape)
 
 
-def all_features(
+def masked_guesses(
     model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """(B, L, D) features with a random `share` of the tokens masked.

@@ -22,7 +22,14 @@ from imdb_transformer.data import corpus, encoded, stars
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.reviews import in_chunks
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of, tokenizer_of_origin
+from imdb_transformer.data.tokenizer import (
+    MASK_ID,
+    PAD_ID,
+    Tokenizer,
+    tokenizer_of,
+    tokenizer_of_origin,
+    tokenizer_of_teacher,
+)
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import spacing_odds
@@ -102,7 +109,7 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     config, info = current.config, current.info
     stored = corpus.of_run(config.data, info.corpus_hash, current.folder)
     if info.kind == "encoder" and info.teachers:
-        starting_weights.check_unchanged_origins(current)
+        starting_weights.check_same_teacher(current)
     soft = soft_labels_of(current)
     splits = _splits_read(config, info.kind, soft is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
@@ -165,10 +172,19 @@ def make_language_model(
 
 
 def _check_teaches_encoder(config: Config, teachers: Sequence[Path]) -> None:
-    if len(teachers) > 1 or config.pretrain.objective != "masked":
-        raise ConfigError('An encoder learns from one --teacher, and with pretrain.objective = "masked".')
-    if (kind := run.locate(teachers[0])[0].info.kind) != "encoder":
-        raise RunError(f"{teachers[0]} is a {kind} run; an encoder learns from a run of `pretrain`.")
+    if len(teachers) > 1:
+        raise ConfigError(f"An encoder learns from one --teacher; {len(teachers)} were named.")
+    if (objective := config.pretrain.objective) != "masked":
+        raise ConfigError(f'--teacher needs pretrain.objective = "masked", not "{objective}".')
+    opened, _ = run.locate(teachers[0])
+    if opened.info.kind != "encoder":
+        raise RunError(
+            f"{teachers[0]} is a {opened.info.kind} run; an encoder learns from a run of `pretrain`."
+        )
+    if (objective := opened.config.pretrain.objective).startswith("causal"):
+        raise RunError(
+            f'{teachers[0]} has the objective "{objective}": it reads in one direction and cannot teach here.'
+        )
 
 
 def _tokenizer_of_origins(
@@ -178,7 +194,7 @@ def _tokenizer_of_origins(
     tokenizer = tokenizer_of_origin(init_from, config) if init_from else None
     if kind == "classifier" or not teachers:
         return tokenizer
-    of_teacher = tokenizer_of_origin(teachers[0], config, same_model=False)
+    of_teacher = tokenizer_of_teacher(teachers[0], config)
     if tokenizer and tokenizer.content_hash != of_teacher.content_hash:
         raise RunError(f"{teachers[0]} cannot teach here: {init_from} has another tokenizer.")
     return of_teacher

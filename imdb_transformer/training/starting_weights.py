@@ -6,11 +6,9 @@ trained encoder (Alain and Bengio 2017).
 Shapes: N reviews, D model width.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,24 +118,29 @@ def _copy_encoder(path: Path, encoder: nn.Module) -> checkpoint.Arrays:
 
 
 def origin_hash(config: Config, teachers: Sequence[Path]) -> str:
-    """A hash of the checkpoints that a run starts from and learns from; empty if there are none."""
-    lines = []
-    for role, path in (("start", config.train.init_from), *(("teacher", str(each)) for each in teachers)):
-        if path:
-            opened, folder = run.locate(Path(path))
-            meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
-            lines.append(f"{role} {meta.file_hashes[checkpoint.MODEL]}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+    """The hashes of the checkpoints that a run starts from and learns from; empty if there are none."""
+    origins = (("start", config.train.init_from), *(("teacher", str(each)) for each in teachers))
+    return ", ".join(_origin(role, path) for role, path in origins if path)
 
 
-def check_unchanged_origins(opened: run.Run) -> None:
-    """Raises RunError if a run started from or learns from a run that has changed since then."""
-    stored = now = opened.info.origin_hash
-    with suppress(RunError):  # an encoder that has been deleted is not another one
-        now = origin_hash(opened.config, tuple(map(Path, opened.info.teachers)))
-    if now != stored:
-        names = " or ".join(filter(None, (opened.config.train.init_from, *opened.info.teachers)))
-        raise RunError(f"{opened.folder} cannot be continued: {names} is another run now.")
+def _origin(role: str, path: str) -> str:
+    opened, folder = run.locate(Path(path))
+    meta = checkpoint.read_meta(folder, tokenizer_hash=opened.info.tokenizer_hash)
+    return f"{role} {meta.file_hashes[checkpoint.MODEL]}"
+
+
+def check_same_teacher(opened: run.Run) -> None:
+    """Raises RunError if the teacher of an encoder has been deleted or replaced since its run began."""
+    teacher = opened.info.teachers[0]
+    try:
+        is_same = _origin("teacher", teacher) in opened.info.origin_hash
+    except RunError:
+        is_same = False
+    if not is_same:
+        raise RunError(
+            f"{opened.folder} learns from {teacher}, which is missing or has changed. Put it back to "
+            "continue."
+        )
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
