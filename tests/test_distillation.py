@@ -45,7 +45,7 @@ def test_the_features_to_learn_are_the_mean_of_the_upper_layers_of_one_text_at_a
     for row, expected in zip(ids, features, strict=True):
         outputs: list[torch.Tensor] = []
         hooks = [
-            block.register_forward_hook(lambda *values, kept=outputs: kept.append(values[-1]))
+            block.register_forward_hook(lambda *values, into=outputs: into.append(values[-1]))
             for block in teacher.blocks
         ]
         alone = row[row != PAD_ID][None]

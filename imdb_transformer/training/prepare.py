@@ -85,14 +85,10 @@ def prepare(
     data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:
         starting_weights.check_saw_nothing_held_out(path, config, data.corpus)
-    for teacher in teachers if kind == "classifier" else ():
-        if (known := run.locate(teacher)[0].info.classes) != (classes := data.corpus.manifest.classes):
-            shown = ", ".join(known), ", ".join(classes)
-            raise RunError(
-                f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
-            )
-    if kind == "classifier" and teachers and soft_labels is None:
-        soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ready)
+    if kind == "classifier" and teachers:
+        _check_classes(teachers, data.corpus.manifest.classes)
+        if soft_labels is None:
+            soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ready)
     prepared = _prepared(config, kind, hardware, data, soft_labels, teachers)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
@@ -169,6 +165,15 @@ def make_language_model(
         config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts,
         spacing=None if spacing is None else torch.from_numpy(spacing), teacher=teacher,
     )  # fmt: skip
+
+
+def _check_classes(teachers: Sequence[Path], classes: Sequence[str]) -> None:
+    for teacher in teachers:
+        if (known := run.locate(teacher)[0].info.classes) != classes:
+            shown = ", ".join(known), ", ".join(classes)
+            raise RunError(
+                f"{teacher} cannot teach here: its classes are {shown[0]}, here they are {shown[1]}."
+            )
 
 
 def _check_teaches_encoder(config: Config, teachers: Sequence[Path]) -> None:
