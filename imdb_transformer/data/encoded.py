@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
+from imdb_transformer.data.films import films_of
 from imdb_transformer.data.reviews import Rows, in_chunks, joined
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
@@ -55,6 +56,7 @@ class EncodedSplit(NamedTuple):
     labels: NDArray[np.int64] | NDArray[np.float32]
     report: SplitReport
     stars: NDArray[np.int64] | None = None  # (reviews,), see data/stars.py; None if they are not learnt
+    films: NDArray[np.int64] | None = None  # (reviews,), see data/films.py; None if no batch depends on them
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -105,6 +107,16 @@ def encode(
             cache = Path(config.data_dir) / "encoded"
             encoded[split] = encode_split(parts, _content_hash(corpus, members), tokenizer, cache)
     return TokenizedCorpus(corpus, tokenizer, encoded)
+
+
+def pretraining_text(config: Config, data: TokenizedCorpus) -> EncodedSplit:
+    """Training and unlabelled reviews as one split, with their films if halves of reviews are compared."""
+    names = [name for name in ("train", "unsupervised") if name in data.splits]
+    text = concatenated([data.splits[name] for name in names])
+    if config.pretrain.objective != "contrastive":
+        return text
+    films = np.concatenate([films_of(rows_of(config.data, data.corpus, name).texts) for name in names])
+    return text._replace(films=films) if films.max() >= 0 else text
 
 
 def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:

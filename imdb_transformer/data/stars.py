@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 STARS = (1, 2, 3, 4, 7, 8, 9, 10)
+STAR_BITS = 4
+HASH_BITS = 60
 UNKNOWN = -1
 NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between words
 
@@ -36,9 +38,15 @@ def words_key(text: str) -> int:
 
 def stars_of(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,): for each text the index of its rating in `STARS`, or -1 if the table does not have the text."""
-    table = imdb_stars()
-    keys = np.array([words_key(text) for text in texts], np.uint64)
-    hashes = table >> np.uint64(4)
+    stars = looked_up(imdb_stars(), STAR_BITS, texts)
+    return np.where(stars == UNKNOWN, UNKNOWN, np.searchsorted(STARS, stars))
+
+
+def looked_up(table: NDArray[np.uint64], num_bits: int, texts: Sequence[str]) -> NDArray[np.int64]:
+    """(N,): the last `num_bits` bits of the row that begins with a text's hash, or -1 if there is none."""
+    unused = HASH_BITS + num_bits - 64
+    keys = np.array([words_key(text) >> unused for text in texts], np.uint64)
+    hashes = table >> np.uint64(num_bits)
     nearest = np.searchsorted(hashes, keys).clip(max=len(table) - 1)
-    stars = (table[nearest] & np.uint64(15)).astype(np.int64)
-    return np.where(hashes[nearest] == keys, np.searchsorted(STARS, stars), UNKNOWN)
+    values = (table[nearest] & np.uint64((1 << num_bits) - 1)).astype(np.int64)
+    return np.where(hashes[nearest] == keys, values, UNKNOWN)

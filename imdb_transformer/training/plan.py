@@ -25,6 +25,7 @@ NUM_STEPS, NUM_STEPS_WITH_DROPOUT = 1000, 1700  # dropout keeps a set longer fro
 MIN_EPOCHS, MAX_EPOCHS = 2, 20
 MAX_EPOCHS_FROM_ENCODER = 8  # without dropout
 MAX_EVALS = 10  # unless there are more epochs
+LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
 
 class Batch(NamedTuple):
@@ -77,7 +78,11 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
         (epoch, indices)
         for epoch in range(options.epochs)
         for indices in epoch_batches(
-            train.lengths, batch_tokens=options.batch_tokens, seed=options.seed, epoch=epoch
+            train.lengths,
+            batch_tokens=options.batch_tokens,
+            seed=options.seed,
+            epoch=epoch,
+            films=train.films,
         )
     ]
     epochs = np.arange(options.epochs + 1)
@@ -87,16 +92,33 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     return Plan(batches, frozenset(steps.tolist()))
 
 
-def epoch_batches(lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+def epoch_batches(
+    lengths: NDArray[np.int64], *, batch_tokens: int, seed: int, epoch: int, films: Indices | None = None
+) -> list[Indices]:
     """The batches of one epoch, in order: every review once, like lengths together.
 
     It is a pure function of its arguments, so a resumed run needs no generator. Before sorting, lengths are
-    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small.
+    reduced at random by up to a sixteenth: batches differ between epochs, and padding stays small. With
+    `films` (N,), -1 for unknown, the reviews of a film come together in batches of roughly equal lengths.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    blurred = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
-    batches = length_batches(lengths, batch_tokens=batch_tokens, sort_by=blurred)
+    if films is None:
+        sort_by = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+    else:
+        sort_by = _film_order(lengths, films, generator)
+    batches = length_batches(lengths, batch_tokens=batch_tokens, sort_by=sort_by)
     return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _film_order(lengths: NDArray[np.int64], films: Indices, generator: np.random.Generator) -> Indices:
+    """(N,) numbers that sort reviews into groups of similar length, and then by film, films at random."""
+    blurred = lengths * generator.uniform(0.8, 1.0, len(lengths))
+    groups = np.searchsorted(np.quantile(blurred, LENGTH_QUANTILES), blurred)
+    unknown = films < 0
+    numbers = films.copy()
+    numbers[unknown] = films.max(initial=-1) + 1 + np.arange(unknown.sum())  # a film for each
+    ranks = generator.permutation(numbers.max(initial=0) + 1)
+    return groups * len(ranks) + ranks[numbers]
 
 
 def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:

@@ -219,7 +219,7 @@ def _prepared(
     splits, vocab_size = data.splits, data.tokenizer.vocab_size
     train, validation = splits["train"], splits.get("validation")
     if kind == "encoder":
-        train = concatenated([splits[name] for name in ("train", "unsupervised") if name in splits])
+        train = encoded.pretraining_text(config, data)
         spaces = None
         if config.pretrain.objective == "causal":
             spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)

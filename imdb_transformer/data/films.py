@@ -1,0 +1,30 @@
+"""Which of IMDB's training and unlabelled reviews are about the same film.
+
+The official archive names the film of each review. Other sources of IMDB do not, so the package has a table,
+`imdb_films.npy`: a sorted array of 64-bit numbers. The first 50 bits of a number are the hash of a review's
+words, the other 14 the number of its film. `scripts/make_films.py` made the table. It has no review of test.
+
+Shapes: N reviews.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imdb_transformer.data.stars import looked_up
+
+FILM_BITS = 14
+
+
+@cache
+def imdb_films() -> NDArray[np.uint64]:
+    """The sorted table of hashes and films."""
+    return np.load(Path(__file__).with_name("imdb_films.npy"), allow_pickle=False)
+
+
+def films_of(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(N,): for each text the number of its film, or -1 if the table does not have the text."""
+    return looked_up(imdb_films(), FILM_BITS, texts)
