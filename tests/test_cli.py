@@ -156,7 +156,7 @@ def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
         ("train", "paper.toml", ""), ("train", "article.toml", ""), ("train", "base.toml", ""),
         ("train", "scratch.toml", ""), ("train", "large-labels.toml", "train.init_from="),
         ("pretrain", "pretrain.toml", ""), ("pretrain", "large.toml", ""), ("pretrain", "adapt.toml", ""),
-        ("pretrain", "distil.toml", ""),
+        ("pretrain", "distil.toml", ""), ("pretrain", "large-contrast.toml", "train.init_from="),
     ],
 )  # fmt: skip
 def test_shipped_models_have_a_dry_run_and_take_a_few_steps(

@@ -32,10 +32,12 @@ def test_the_defaults_are_those_of_base_toml() -> None:
     assert config_file.load("base.toml") == Config()
 
 
-def test_the_encoder_of_large_toml_fits_large_labels_toml() -> None:
-    encoder, classifier = map(config_file.load, ("large.toml", "large-labels.toml"))
-    assert classifier.model.model_copy(update={"embedding_std": encoder.model.embedding_std}) == encoder.model
-    assert classifier.tokenizer == encoder.tokenizer
+@pytest.mark.parametrize("name", ["large-labels.toml", "large-contrast.toml"])
+def test_the_encoder_of_large_toml_fits_the_configs_that_start_from_it(name: str) -> None:
+    encoder, other = map(config_file.load, ("large.toml", name))
+    assert other.model.model_copy(update={"embedding_std": encoder.model.embedding_std}) == encoder.model
+    assert other.tokenizer == encoder.tokenizer
+    assert other.train.init_from == "runs/large"
 
 
 def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
