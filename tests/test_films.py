@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import films
-from imdb_transformer.data.encoded import encode, pretraining_text, rows_of
+from imdb_transformer.data.encoded import TokenizedCorpus, encode, pretraining_text, rows_of
 from imdb_transformer.data.films import FILM_BITS, films_of, imdb_films
 from imdb_transformer.data.stars import words_key
 from imdb_transformer.errors import Interrupted
-from imdb_transformer.training.plan import epoch_batches, make_plan
+from imdb_transformer.training.plan import epoch_batches, make_plan, shares
 from tests.in_process import Tiny, prepared, train, weights
 
 
@@ -23,20 +23,26 @@ def table_of(known: dict[str, int]) -> np.ndarray:  # type: ignore[type-arg]
     return np.array(sorted(rows), np.uint64)
 
 
+def encode_all(config: Config) -> TokenizedCorpus:
+    """The splits that pretraining reads."""
+    data = prepared(config)
+    return encode(config.data, data.corpus, data.tokenizer, ("train", "unsupervised"))
+
+
 def film_all_reviews(config: Config, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Puts the training reviews of the tiny corpus into a table, by turns as of five films."""
     texts = rows_of(config.data, prepared(config).corpus, "train").texts
-    table = table_of({text: i % 5 for i, text in enumerate(texts)})
+    table = table_of({text: texts.index(text) % 5 for text in texts})
     monkeypatch.setattr(films, "imdb_films", lambda: table)
     return texts
 
 
 def test_the_table_has_the_films_of_nearly_all_reviews_of_imdb() -> None:
     table = imdb_films()
-    assert (table.dtype, table.shape) == (np.uint64, (73_269,))  # 75,000 less copies
+    assert (table.dtype, table.shape) == (np.uint64, (72_881,))  # 75,000 less copies, and texts of test
     assert (np.diff(table >> np.uint64(FILM_BITS)) > 0).all()  # sorted, one row a text
     numbers, counts = np.unique(table & np.uint64(2**FILM_BITS - 1), return_counts=True)
-    assert numbers.tolist() == list(range(10_294))
+    assert numbers.tolist() == list(range(10_220))
     assert counts.max() <= 60  # at most 30 labelled reviews of a film, and as many others
 
 
@@ -74,21 +80,37 @@ def test_the_reviews_of_a_film_come_together_and_unknown_ones_anywhere() -> None
     assert sum(len(each) - len(set(each.tolist())) for each in known) / 3000 < 0.1
     unknown = [np.count_nonzero(numbers[batch] < 0) for batch in plan]
     assert np.std(unknown) < 4  # they are not one film
+    options = {"batch_tokens": 6000, "seed": 0, "films": numbers}
+    same, other = (epoch_batches(lengths, **options, epoch=epoch) for epoch in (0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(plan, same, strict=True))
+    assert not np.array_equal(np.concatenate(plan), np.concatenate(other))
+
+
+def test_the_reviews_of_a_film_stay_together_in_the_shares_of_several_processes(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("pretrain.objective=contrastive")
+    plain = pretraining_text(config, encode_all(config))
+    film_all_reviews(config, monkeypatch)
+    text = pretraining_text(config, encode_all(config))
+    indices = np.arange(11)
+    assert [each.tolist() for each in shares(indices, 3, plain)] == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+    assert [each.tolist() for each in shares(indices, 3, text)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
 def test_only_the_objective_that_compares_halves_reads_films(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masked, contrastive = tiny(), tiny("pretrain.objective=contrastive")
-    data = prepared(contrastive)
-    assert pretraining_text(contrastive, data).films is None  # no review is one of IMDB's
+    assert pretraining_text(contrastive, encode_all(contrastive)).films is None  # no review is one of IMDB's
     texts = film_all_reviews(contrastive, monkeypatch)
-    data = encode(contrastive.data, data.corpus, data.tokenizer, ("train", "unsupervised"))
+    data = encode_all(contrastive)
     assert pretraining_text(masked, data).films is None
     text = pretraining_text(contrastive, data)
     assert text.films is not None
-    assert len(text.films) == len(text.lengths) > len(texts)
-    assert set(text.films[: len(texts)].tolist()) == set(range(5))
+    assert text.films[: len(texts)].tolist() == [texts.index(each) % 5 for each in texts]
+    assert len(text.films) == len(text.lengths)
+    assert (text.films[len(texts) :] == -1).all()  # the unlabelled reviews
     with_films, without = make_plan(contrastive, text), make_plan(contrastive, text._replace(films=None))
     assert [each.tolist() for _, each in with_films.batches] != [each.tolist() for _, each in without.batches]
 

@@ -19,6 +19,7 @@ from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
 from imdb_transformer.data.films import films_of
 from imdb_transformer.data.reviews import Rows, in_chunks, joined
+from imdb_transformer.data.stars import UNKNOWN
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
@@ -116,7 +117,7 @@ def pretraining_text(config: Config, data: TokenizedCorpus) -> EncodedSplit:
     if config.pretrain.objective != "contrastive":
         return text
     films = np.concatenate([films_of(rows_of(config.data, data.corpus, name).texts) for name in names])
-    return text._replace(films=films) if films.max() >= 0 else text
+    return text._replace(films=films) if (films != UNKNOWN).any() else text
 
 
 def rows_of(config: DataConfig, corpus: Corpus, split: str) -> Rows:

@@ -2,7 +2,7 @@
 
 The official archive names the film of each review. Other sources of IMDB do not, so the package has a table,
 `imdb_films.npy`: a sorted array of 64-bit numbers. The first 50 bits of a number are the hash of a review's
-words, the other 14 the number of its film. `scripts/make_films.py` made the table. It has no review of test.
+words, the other 14 the number of its film. `scripts/make_films.py` made the table. It has no text of test.
 
 Shapes: N reviews.
 """
@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.data.stars import looked_up
+from imdb_transformer.data.stars import UNKNOWN, values_of
 
 FILM_BITS = 14
+NUM_CHECKED = 10_000  # texts that tell whether the reviews are IMDB's
 
 
 @cache
@@ -26,5 +27,10 @@ def imdb_films() -> NDArray[np.uint64]:
 
 
 def films_of(texts: Sequence[str]) -> NDArray[np.int64]:
-    """(N,): for each text the number of its film, or -1 if the table does not have the text."""
-    return looked_up(imdb_films(), FILM_BITS, texts)
+    """(N,): for each text the number of its film, or -1 if the table does not have the text.
+
+    If the table has none of the first 10,000 texts, the others are not looked up.
+    """
+    if (values_of(texts[:NUM_CHECKED], imdb_films(), FILM_BITS) == UNKNOWN).all():
+        return np.full(len(texts), UNKNOWN)
+    return values_of(texts, imdb_films(), FILM_BITS)

@@ -38,14 +38,14 @@ def words_key(text: str) -> int:
 
 def stars_of(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,): for each text the index of its rating in `STARS`, or -1 if the table does not have the text."""
-    stars = looked_up(imdb_stars(), STAR_BITS, texts)
+    stars = values_of(texts, imdb_stars(), STAR_BITS)
     return np.where(stars == UNKNOWN, UNKNOWN, np.searchsorted(STARS, stars))
 
 
-def looked_up(table: NDArray[np.uint64], num_bits: int, texts: Sequence[str]) -> NDArray[np.int64]:
+def values_of(texts: Sequence[str], table: NDArray[np.uint64], num_bits: int) -> NDArray[np.int64]:
     """(N,): the last `num_bits` bits of the row that begins with a text's hash, or -1 if there is none."""
-    unused = HASH_BITS + num_bits - 64
-    keys = np.array([words_key(text) >> unused for text in texts], np.uint64)
+    num_dropped = HASH_BITS + num_bits - 64  # bits of the hash
+    keys = np.array([words_key(text) >> num_dropped for text in texts], np.uint64)
     hashes = table >> np.uint64(num_bits)
     nearest = np.searchsorted(hashes, keys).clip(max=len(table) - 1)
     values = (table[nearest] & np.uint64((1 << num_bits) - 1)).astype(np.int64)

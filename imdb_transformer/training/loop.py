@@ -1,8 +1,8 @@
 """The training loop: every step from the first to the last, to read from top to bottom.
 
-A step is a function of (config, step): the batch plan of (seed, epoch), the learning rate of the step,
-dropout of (seed, step). So the checkpoint `last` holds tensors and a few counters, and a run that continues
-from it equals the run that was never interrupted, on a CPU bit for bit.
+A step is a function of (config, reviews, step): the batch plan of (seed, epoch), the learning rate of the
+step, dropout of (seed, step). So the checkpoint `last` holds tensors and a few counters, and a run that
+continues from it equals the run that was never interrupted, on a CPU bit for bit.
 """
 
 import signal
@@ -18,7 +18,7 @@ from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
-from imdb_transformer.training.plan import get_batch, make_plan
+from imdb_transformer.training.plan import get_batch, make_plan, shares
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
 
@@ -58,7 +58,7 @@ def training_loop(
             # --- one step
             step, began = counters.step, time.perf_counter()
             epoch, indices = plan.batches[step]
-            share = indices[world.rank :: world.size]  # every size-th review: shares have similar lengths
+            share = shares(indices, world.size, prepared.train)[world.rank]
             batch = get_batch(prepared.train, share, hardware)
             result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stops))
             now = time.perf_counter()

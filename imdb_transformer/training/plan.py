@@ -1,4 +1,4 @@
-"""What each step of a training reads: a pure function of the config and the reviews' lengths.
+"""What each step of a training reads: a pure function of the config, the reviews' lengths and their films.
 
 Shapes: B batch, L length, C classes.
 """
@@ -112,7 +112,7 @@ def epoch_batches(
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     if films is None:
-        sort_by = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
+        sort_by: NDArray[Any] = lengths * generator.uniform(15 / 16, 1.0, len(lengths))
     else:
         sort_by = _film_order(lengths, films, generator)
     batches = length_batches(lengths, batch_tokens=batch_tokens, sort_by=sort_by)
@@ -128,6 +128,16 @@ def _film_order(lengths: NDArray[np.int64], films: Indices, generator: np.random
     numbers[unknown] = films.max(initial=-1) + 1 + np.arange(unknown.sum())  # a film for each
     ranks = generator.permutation(numbers.max(initial=0) + 1)
     return groups * len(ranks) + ranks[numbers]
+
+
+def shares(indices: Indices, num_processes: int, train: EncodedSplit) -> list[Indices]:
+    """The reviews of a batch for each process: every n-th one, so that their lengths are similar.
+
+    If films come together in the batch, each process has neighbours.
+    """
+    if train.films is not None:
+        return np.array_split(indices, num_processes)
+    return [indices[rank::num_processes] for rank in range(num_processes)]
 
 
 def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
