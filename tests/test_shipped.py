@@ -232,6 +232,11 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     assert not is_due(config, imdbs)
+    assert prepare(config, "classifier", CPU, ready=False).config.train.epochs == 2
+    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key], np.uint64))
+    others = load_config("base.toml", [*values, 'train.init_from="imdb-encoder"'])
+    assert prepare(others, "classifier", CPU, ready=False).config.train.epochs == 8
+    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 

@@ -228,15 +228,15 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     """A large set is read once or twice in batches of 8,192 tokens, and a small one more often."""
 
     def settled_for(
-        num_reviews: int, length: int, *, dropout: float = 0.0, teacher: bool = False, **options: int | str
+        num_reviews: int, length: int, *, dropout: float = 0.0, known: bool = False, **options: int | str
     ) -> tuple[int, int]:
         offsets = np.arange(num_reviews + 1) * length
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
-        labels = np.zeros((num_reviews, 2), np.float32) if teacher else np.zeros(num_reviews, np.int64)
-        split = EncodedSplit(np.zeros(0, np.uint16), offsets, labels, empty)
+        split = EncodedSplit(np.zeros(0, np.uint16), offsets, np.zeros(num_reviews, np.int64), empty)
         values = {"batch_tokens": 0, "epochs": 0, **options}
         model = Config().model.model_copy(update={"dropout": dropout})
-        train = resolved(Config(model=model, train=TrainConfig(**values)), split).train  # type: ignore[arg-type]
+        config = Config(model=model, train=TrainConfig(**values))  # type: ignore[arg-type]
+        train = resolved(config, split, knows_text=known).train
         return train.batch_tokens, train.epochs
 
     assert settled_for(22_500, 291) == (8192, 2)
@@ -246,12 +246,12 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(1_200, 230) == (20 * 230, 8)
     assert settled_for(200, 230) == (16 * 230, 8)
     assert settled_for(200, 230, init_from="") == (16 * 230, 20)
-    shipped = str(run.of_package("imdb-encoder"))
-    assert settled_for(22_500, 291, init_from=shipped) == (8192, 1)
-    assert settled_for(72_190, 291, init_from=shipped, teacher=True) == (8192, 2)
-    assert settled_for(7_500, 291, init_from=shipped) == (8192, 2)
-    assert settled_for(200, 230, init_from=shipped) == (16 * 230, 2)
-    assert settled_for(200, 230, init_from=shipped, dropout=0.1) == (16 * 230, 20)
+    assert settled_for(22_500, 291, known=True) == (8192, 1)
+    assert settled_for(9_300, 291, known=True) == (8192, 1)
+    assert settled_for(8_900, 291, known=True) == (8192, 2)
+    assert settled_for(200, 230, known=True) == (16 * 230, 2)
+    assert settled_for(200, 230, known=True, dropout=0.1) == (16 * 230, 20)
+    assert settled_for(200, 230, known=True, init_from="") == (16 * 230, 20)
     assert settled_for(200, 5, dropout=0.1) == (512, 20)
     assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)
     assert settled_for(8_000, 25, epochs=1) == (800, 1)

@@ -15,7 +15,6 @@ from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.store import run
 
 Indices = NDArray[np.int64]
 
@@ -24,7 +23,7 @@ MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the revie
 MIN_TOKENS, MAX_TOKENS = 512, 8192
 # Steps of a training, and the fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
 FROM_NOTHING, FROM_ENCODER, WITH_DROPOUT = (1000, 2, 20), (1000, 2, 8), (1700, 2, 20)
-KNOWS_TEXT = (500, 1, 2)  # from `imdb-encoder`, without dropout: it has read IMDB's reviews
+KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 MAX_EVALS = 10  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
@@ -51,18 +50,19 @@ class Plan(NamedTuple):
         return len(self.batches)
 
 
-def resolved(config: Config, train: EncodedSplit) -> Config:
+def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -> Config:
     """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives a number of
     steps, within limits: a small set is read more often than a large one. From an encoder and without dropout
-    the model soon memorises it, and its probabilities become too sure.
+    the model soon memorises it, and its probabilities become too sure. An encoder that `knows_text`, because
+    it was pretrained on such reviews, learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
     steps_per_epoch = max(1.0, padded(train.lengths).sum() / tokens)
-    num_steps, fewest, most = _length_of_training(config, has_teacher=train.labels.ndim == 2)
+    num_steps, fewest, most = _length_of_training(config, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch), fewest), most)
     num_evals = options.evals_per_epoch
     if not options.epochs:
@@ -70,14 +70,13 @@ def resolved(config: Config, train: EncodedSplit) -> Config:
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
 
-def _length_of_training(config: Config, *, has_teacher: bool) -> tuple[int, int, int]:
+def _length_of_training(config: Config, *, knows_text: bool) -> tuple[int, int, int]:
     """Steps, and the fewest and most epochs."""
     if config.model.dropout:
         return WITH_DROPOUT
     if not config.train.init_from:
         return FROM_NOTHING
-    knows_text = config.train.init_from == str(run.of_package(run.SHIPPED_ENCODER))
-    return KNOWS_TEXT if knows_text and not has_teacher else FROM_ENCODER
+    return KNOWS_TEXT if knows_text else FROM_ENCODER
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:

@@ -231,10 +231,10 @@ def _prepared(
             warn(f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off")
         if soft is not None:
             train = with_soft_labels(train, splits["unsupervised"], soft)
-        num_classes = len(data.corpus.manifest.classes)
         config, train = _with_stars(config, data.corpus, train)
-        model = make_classifier(config, vocab_size=vocab_size, num_classes=num_classes)
-    config, model = resolved(config, train), model.to(hardware.device)
+        model = make_classifier(config, vocab_size=vocab_size, num_classes=len(data.corpus.manifest.classes))
+    knows_text = kind == "classifier" and soft is None and starting_weights.knows_text(config, data.corpus)
+    config, model = resolved(config, train, knows_text=knows_text), model.to(hardware.device)
     return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
 
 

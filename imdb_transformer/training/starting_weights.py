@@ -63,6 +63,14 @@ def has_imdb_labels(config: Config, stored: corpus.Corpus) -> bool:
     return any((stars_of(rows.texts[:NUM_CHECKED]) != UNKNOWN).any() for rows in splits)
 
 
+def knows_text(config: Config, stored: corpus.Corpus) -> bool:
+    """Whether training starts from `imdb-encoder`, and the reviews are IMDB's, which it has read."""
+    if not config.train.init_from:
+        return False
+    folder = run.locate(Path(config.train.init_from))[0].folder
+    return folder == run.SHIPPED / run.SHIPPED_ENCODER and has_imdb_labels(config, stored)
+
+
 def check_saw_nothing_held_out(path: Path, config: Config, stored: corpus.Corpus) -> None:
     """Raises RunError for a run that learnt labels of other reviews, or of those held out here.
 
