@@ -1,7 +1,8 @@
 """Puts a trained encoder or classifier into the package, with its matrices in 8 bits, and checks it.
 
     imdb-tx pretrain --config large.toml  # on a GPU, and all others, too
-    imdb-tx pretrain --config distil.toml --teacher runs/large
+    imdb-tx pretrain --config large-contrast.toml
+    imdb-tx pretrain --config distil.toml --teacher runs/large-contrast
     imdb-tx pretrain --config contrast.toml --set train.init_from=runs/distil --set train.epochs=3 \\
         --set train.batch_tokens=65536 --set train.lr=3e-3
     python scripts/ship.py imdb-encoder runs/contrast
@@ -11,7 +12,8 @@
         --teacher runs/large-labels-seed-2
     python scripts/ship.py imdb runs/student
 
-The first of the four teachers is the `imdb` that was in the package before.
+The first of the four teachers is the `imdb` that was in the package before. `imdb` started from an earlier
+`imdb-encoder`, whose teacher was large.toml's encoder.
 
 The runs must be finished. Their configs lose what belongs to this machine: the source becomes `hub`, the
 folder of the data its default, and the run that they started from and the teachers have the names of these
