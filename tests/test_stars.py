@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from imdb_transformer.data import stars
 from imdb_transformer.data.encoded import rows_of
-from imdb_transformer.data.stars import STARS, UNKNOWN, imdb_stars, stars_of, words_key
-from imdb_transformer.errors import DataWarning, Interrupted, RunError
+from imdb_transformer.data.stars import STARS, UNKNOWN, imdb_stars, load_table, stars_of, words_key
+from imdb_transformer.errors import DataError, DataWarning, Interrupted, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics
 from imdb_transformer.training.objectives import classification
@@ -45,6 +45,15 @@ def test_the_table_has_the_stars_of_nearly_all_training_reviews_of_imdb() -> Non
     assert counts.min() > 2000
     assert counts[:4].sum() + 200 > 12_500 > counts[:4].sum()  # 1 to 4 stars are neg
     assert counts[4:].sum() + 200 > 12_500 > counts[4:].sum()  # 7 to 10 are pos
+
+
+@pytest.mark.parametrize("num_bytes", [0, 50, 1000])
+def test_a_table_that_was_cut_short_is_refused_by_name(tmp_path: Path, num_bytes: int) -> None:
+    np.save(tmp_path / "whole.npy", imdb_stars())
+    assert np.array_equal(load_table(tmp_path / "whole.npy"), imdb_stars())
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:num_bytes])
+    with pytest.raises(DataError, match=r"cut\.npy is damaged\. Install imdb-tx again"):
+        load_table(tmp_path / "cut.npy")
 
 
 def test_stars_are_found_by_text_and_unknown_for_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:

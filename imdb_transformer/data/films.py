@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.data.stars import UNKNOWN, values_of
+from imdb_transformer.data.stars import UNKNOWN, load_table, values_of
 
 FILM_BITS = 14
 NUM_CHECKED = 10_000  # texts that tell whether the reviews are IMDB's
@@ -23,7 +23,7 @@ NUM_CHECKED = 10_000  # texts that tell whether the reviews are IMDB's
 @cache
 def imdb_films() -> NDArray[np.uint64]:
     """The sorted table of hashes and films."""
-    return np.load(Path(__file__).with_name("imdb_films.npy"), allow_pickle=False)
+    return load_table(Path(__file__).with_name("imdb_films.npy"))
 
 
 def films_of(texts: Sequence[str]) -> NDArray[np.int64]:

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from imdb_transformer.errors import DataError
+
 STARS = (1, 2, 3, 4, 7, 8, 9, 10)
 STAR_BITS = 4
 HASH_BITS = 60
@@ -27,7 +29,16 @@ NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between wor
 @cache
 def imdb_stars() -> NDArray[np.uint64]:
     """The sorted table of hashes and stars."""
-    return np.load(Path(__file__).with_name("imdb_stars.npy"), allow_pickle=False)
+    return load_table(Path(__file__).with_name("imdb_stars.npy"))
+
+
+def load_table(path: Path) -> NDArray[np.uint64]:
+    """A table of the package. Raises DataError if it is damaged."""
+    try:
+        table: NDArray[np.uint64] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError):  # cut short, or no table
+        raise DataError(f"{path} is damaged. Install imdb-tx again.") from None
+    return table
 
 
 def words_key(text: str) -> int:
