@@ -64,8 +64,11 @@ def has_imdb_labels(config: Config, stored: corpus.Corpus) -> bool:
 
 
 def knows_text(config: Config, stored: corpus.Corpus) -> bool:
-    """Whether training starts from `imdb-encoder`, and the reviews are IMDB's, which it has read."""
-    if not config.train.init_from:
+    """Whether training starts from `imdb-encoder`, and the reviews are IMDB's, which it has read.
+
+    False if the config says how many epochs to train: a run that continues does not need its encoder.
+    """
+    if config.train.epochs or not config.train.init_from:
         return False
     folder = run.locate(Path(config.train.init_from))[0].folder
     return folder == run.SHIPPED / run.SHIPPED_ENCODER and has_imdb_labels(config, stored)
