@@ -105,8 +105,10 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert cost["num_steps"] == round(2 * cost["steps_per_epoch"])
     assert cost["seconds"] > 0
     assert shown["config"]["model"]["width"] == 16
-    without = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "data.held_out_fraction=0")
+    sets = ("--set", "data.held_out_fraction=0", "--set", "train.epochs=1")
+    without = imdb_tx("train", "--config", config_path, "--dry-run", *sets)
     assert "reviews           train 200, test 100" in without.stdout
+    assert re.search(r"^batches +of at most [\d,]+ tokens; 1 epoch$", without.stdout, re.MULTILINE)
     text = imdb_tx("train", "--config", config_path, "--dry-run", "--set", "train.epochs=0").stdout
     assert "nothing was trained" in text
     assert "reviews           train 180, validation 20, test 100" in text

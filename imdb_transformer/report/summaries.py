@@ -71,14 +71,15 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
     reviews = ", ".join(f"{name} {count:,}" for name, count in cost.num_reviews.items())
     parts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in cost.parameters.items())
     resident = cost.resident_bytes
-    many = f"{cost.adapt_epochs} epoch{'s' * (cost.adapt_epochs > 1)}"
-    adapted = f"adaptation        {many} of guessing masked tokens, in a run before this one\n"
+    counts = (cost.adapt_epochs, options.epochs)
+    adapt_epochs, epochs = (f"{count} epoch{'s' * (count > 1)}" for count in counts)
+    adapted = f"adaptation        {adapt_epochs} of guessing masked tokens, in a run before this one\n"
     process = "" if resident is None else f"; about {resident / 2**20:,.0f} MiB for the whole process"
     return (
         f"parameters\n{parts}\n"
         f"reviews           {reviews}\n"
         f"{adapted * bool(cost.adapt_epochs)}"
-        f"batches           of at most {options.batch_tokens:,} tokens; {options.epochs} epochs\n"
+        f"batches           of at most {options.batch_tokens:,} tokens; {epochs}\n"
         f"learning rate     up to {options.lr:g} in {options.warmup_fraction:.0%} of the steps, then "
         f"{options.schedule}\n"
         f"tokens an epoch   {cost.tokens_per_epoch:,}\n"
