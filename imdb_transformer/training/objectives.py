@@ -100,7 +100,7 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
 
     `contrastive_loss` is the cross-entropy of the other half among all halves of the batch, by the cosine of
     their projected features (Giorgi et al. 2021, "DeCLUTR"). Each process compares only its own reviews.
-    IMDB's reviews of a film come together (`plan.epoch_batches`), so some other halves are about that film.
+    IMDB's reviews of a film come together (`plan.epoch_batches`), so some of the others are about that film.
     """
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)

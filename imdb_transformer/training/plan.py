@@ -53,10 +53,10 @@ class Plan(NamedTuple):
 def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -> Config:
     """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
-    A batch has the tokens of a 60th of the reviews, within limits. The number of epochs gives a number of
-    steps, within limits: a small set is read more often than a large one. From an encoder and without dropout
-    the model soon memorises it, and its probabilities become too sure. An encoder that `knows_text`, because
-    it was pretrained on such reviews, learns their labels in one epoch or two.
+    A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
+    of steps, within limits: a small set is read more often than a large one. From an encoder and without
+    dropout the model soon memorises it, and its probabilities become too sure. `knows_text` says that the
+    encoder was pretrained on these reviews. Then it learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
@@ -119,12 +119,15 @@ def epoch_batches(
 
 
 def _film_order(lengths: NDArray[np.int64], films: Indices, generator: np.random.Generator) -> Indices:
-    """(N,) numbers that sort reviews into groups of similar length, and then by film, films at random."""
+    """(N,): numbers that sort reviews into groups of similar length, and each group by film.
+
+    The films are in random order.
+    """
     blurred = lengths * generator.uniform(0.8, 1.0, len(lengths))
     groups = np.searchsorted(np.quantile(blurred, LENGTH_QUANTILES), blurred)
     unknown = films < 0
     numbers = films.copy()
-    numbers[unknown] = films.max(initial=-1) + 1 + np.arange(unknown.sum())  # a film for each
+    numbers[unknown] = films.max(initial=-1) + 1 + np.arange(unknown.sum())  # each its own
     ranks = generator.permutation(numbers.max(initial=0) + 1)
     return groups * len(ranks) + ranks[numbers]
 
@@ -132,7 +135,7 @@ def _film_order(lengths: NDArray[np.int64], films: Indices, generator: np.random
 def shares(indices: Indices, num_processes: int, train: EncodedSplit) -> list[Indices]:
     """The reviews of a batch for each process: every n-th one, so that their lengths are similar.
 
-    If films come together in the batch, each process has neighbours.
+    If films come together in the batch, each process gets neighbours, so that a film stays together.
     """
     if train.films is not None:
         return np.array_split(indices, num_processes)
