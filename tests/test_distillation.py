@@ -10,15 +10,16 @@ from safetensors.torch import load_file
 from torch import nn
 
 from imdb_transformer import pretrain
-from imdb_transformer.config import Config, PretrainConfig
+from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import metrics, run
-from imdb_transformer.training import objectives
+from imdb_transformer.training import estimate, objectives
 from imdb_transformer.training.objectives import pretraining, teacher_features
 from imdb_transformer.training.prepare import prepare
+from imdb_transformer.training.step import make_learner
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, train, weights
 from tests.test_model import a_batch, small
@@ -92,6 +93,27 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
     assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
+
+
+def test_the_average_of_the_weights_shares_the_teacher() -> None:
+    model = a_student(a_teacher())
+    averaged = make_learner(
+        model, Config(train=TrainConfig(ema_decay=0.9)), "encoder", torch.float32
+    ).averaged
+    assert averaged is not model
+    assert averaged.encoder is not model.encoder
+    assert averaged.teacher is model.teacher
+
+
+def test_the_time_of_a_validation_is_estimated_without_the_teacher(
+    tiny: Tiny, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(tiny(), "encoder", CPU, teachers=(encoder,))
+    calls: list[str] = []
+    monkeypatch.setattr(estimate, "_learn", lambda *_: None)
+    monkeypatch.setattr(objectives, "teacher_features", lambda *_: calls.append("teacher"))
+    estimate.estimate(prepared)
+    assert not calls
 
 
 def test_the_error_of_the_features_falls_and_the_run_names_its_teacher(

@@ -19,10 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from imdb_transformer.data.batches import batch_length
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.training.objectives import OBJECTIVES
+from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.training.objectives import GUESSES, OBJECTIVES
 from imdb_transformer.training.optimizers import make_optimizers, moments
 from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
+from imdb_transformer.training.step import VALIDATION_SHARE
 
 NUM_TIMED = 3
 MAX_TRIED_TOKENS = 8192  # of a batch on a CPU: a batch for a GPU could take all memory of a laptop
@@ -147,9 +149,13 @@ def _learn(prepared: Prepared, batch: Batch) -> None:
 
 @torch.inference_mode()
 def _predict(prepared: Prepared, batch: Batch) -> None:
-    """A forward pass as in validation, without word dropout."""
-    objective, model = OBJECTIVES[prepared.kind], prepared.model.eval()
-    objective(model, batch, prepared.config, prepared.hardware.dtype, 1.0)
+    """A forward pass as in validation."""
+    model, dtype = prepared.model.eval(), prepared.hardware.dtype
+    if isinstance(model, LanguageModel):
+        guess = GUESSES[prepared.config.pretrain.objective]
+        model.full_loss(*guess(model, batch, dtype, VALIDATION_SHARE))
+    else:
+        model(batch.ids, batch.mask, dtype)
 
 
 def _seconds(work: Callable[[], object], hardware: Hardware) -> float:

@@ -58,7 +58,8 @@ class StepResult(NamedTuple):
 
 def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
     """A learner before its first step."""
-    averaged = copy.deepcopy(model) if config.train.ema_decay else model
+    teacher = getattr(model, "teacher", None)  # it does not change, so the average needs no copy of it
+    averaged = copy.deepcopy(model, {id(teacher): teacher}) if config.train.ema_decay else model
     return Learner(model, averaged, make_optimizers(model, config.train, dtype), config, kind, dtype)
 
 
