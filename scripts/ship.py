@@ -22,8 +22,10 @@ commands.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
@@ -33,11 +35,12 @@ from imdb_transformer.evaluation.baseline import write_yardstick
 from imdb_transformer.evaluation.scores import score
 from imdb_transformer.inference.predictor import load_model
 from imdb_transformer.store import checkpoint, run
-from imdb_transformer.store.checkpoint import quantized
 from imdb_transformer.store.files import sha256_of, write_json
 
 MAX_BYTES = 16 << 20  # of both together
 MAX_LOSS_ADDED = 0.0005
+GROUP = 64  # numbers that share a factor
+LARGEST = 127
 ORIGINS = {"imdb-encoder": "runs/distil", "imdb": "imdb-encoder"}
 
 
@@ -73,6 +76,24 @@ def ship(origin: Path, name: str) -> None:
     teachers = tuple(f"runs/{Path(teacher).name}" for teacher in opened.info.teachers)
     changes = {"file_hashes": hashes, "teachers": teachers}
     write_json(target / run.INFO, opened.info.model_copy(update=changes))
+
+
+def quantized(arrays: checkpoint.Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays, with each matrix as integers (int8) and factors (fp32), one for each 64 columns of a row.
+
+    64 neighbours become whole numbers from -127 to 127 and one factor (symmetric quantisation: Jacob et al.
+    2018, section 2.1, with zero as zero). Rows of another length than a multiple of 64 have one factor each.
+    """
+    result: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        result[name] = array
+        if array.ndim == 2:
+            width = array.shape[1] if array.shape[1] % GROUP else GROUP
+            groups = array.reshape(len(array), -1, width)
+            factors = np.maximum(abs(groups).max(2), np.finfo(np.float32).tiny * LARGEST) / LARGEST
+            result[name] = np.round(groups / factors[..., None]).astype(np.int8).reshape(array.shape)
+            result[name + checkpoint.FACTORS] = factors.astype(np.float32)
+    return result
 
 
 def compare(classifier: Path, copy: Path) -> None:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from imdb_transformer.store import checkpoint, run
-from imdb_transformer.store.checkpoint import dequantized, quantized
+from imdb_transformer.store.checkpoint import dequantized
+from scripts.ship import quantized
 
 
 @pytest.mark.parametrize(("columns", "width"), [(30, 30), (192, 64)])

@@ -5,7 +5,7 @@ model.safetensors      the weights to predict with
 training.safetensors   in `last` and `previous`: moments of the optimiser, raw weights if there are averages
 checkpoint.json        counters, hashes of the two files, hash of the tokenizer
 
-Matrices in the package are `quantized` to 8 bits.
+Matrices in the package have 8 bits (`dequantized`).
 """
 
 import hashlib
@@ -31,8 +31,6 @@ Arrays = Mapping[str, NDArray[Any]]
 
 META, MODEL, TRAINING = "checkpoint.json", "model.safetensors", "training.safetensors"
 FACTORS = ".factors"  # the ending of the tensor that marks a matrix in 8 bits
-GROUP = 64  # numbers that share a factor
-LARGEST = 127
 
 
 class Checkpoint(BaseModel, extra="forbid", frozen=True):
@@ -144,26 +142,11 @@ def load_weights(model: "nn.Module", arrays: Arrays, *, origin: Path) -> None:
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def quantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The arrays, with each matrix as integers (int8) and factors (fp32), one for each 64 columns of a row.
-
-    64 neighbours become whole numbers from -127 to 127 and one factor (symmetric quantisation: Jacob et al.
-    2018, section 2.1, with zero as zero). Rows of another length than a multiple of 64 have one factor each.
-    """
-    result: dict[str, NDArray[Any]] = {}
-    for name, array in arrays.items():
-        result[name] = array
-        if array.ndim == 2:
-            width = array.shape[1] if array.shape[1] % GROUP else GROUP
-            groups = array.reshape(len(array), -1, width)
-            factors = np.maximum(abs(groups).max(2), np.finfo(np.float32).tiny * LARGEST) / LARGEST
-            result[name] = np.round(groups / factors[..., None]).astype(np.int8).reshape(array.shape)
-            result[name + FACTORS] = factors.astype(np.float32)
-    return result
-
-
 def dequantized(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The arrays of `quantized` in fp32; others as they are. Raises ValueError if shapes differ."""
+    """The arrays, matrices of 8 bits in fp32, others as they are. Raises ValueError if shapes differ.
+
+    Such a matrix has integers (int8), and factors (fp32) for equal groups of a row (`scripts/ship.py`).
+    """
     result = {}
     for name, array in arrays.items():
         if (factors := arrays.get(name + FACTORS)) is not None:
