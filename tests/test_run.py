@@ -16,7 +16,6 @@ from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data.tokenizer import Tokenizer
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.files import (
     new_folder,
@@ -27,7 +26,7 @@ from imdb_transformer.store.files import (
     write_whole,
 )
 from imdb_transformer.store.locks import locked
-from imdb_transformer.store.upkeep import verify
+from imdb_transformer.store.upkeep import unused, verify
 from imdb_transformer.training.start import run_to_continue
 from tests.conftest import accept_config
 

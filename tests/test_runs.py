@@ -10,10 +10,9 @@ import pytest
 
 from imdb_transformer.errors import DataWarning, Interrupted
 from imdb_transformer.report import summaries
-from imdb_transformer.report.next_commands import run_name
 from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
-from imdb_transformer.store.upkeep import runs_in, verify
+from imdb_transformer.store.upkeep import run_name, runs_in, verify
 from imdb_transformer.training.train import result_of
 from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import Tiny, train

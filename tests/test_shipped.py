@@ -18,9 +18,8 @@ from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.stars import words_key
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
-from imdb_transformer.report.next_commands import unused
 from imdb_transformer.store import run
-from imdb_transformer.store.upkeep import verify
+from imdb_transformer.store.upkeep import unused, verify
 from imdb_transformer.training import starting_weights
 from imdb_transformer.training.adapt import is_due
 from imdb_transformer.training.prepare import prepare

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.report import next_commands, summaries
+from imdb_transformer.report import summaries
 
 Weighting = Literal["nb", "tfidf"]
 KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
@@ -30,10 +30,11 @@ def baseline(
 ) -> None:
     """Fit a linear model on the same reviews, as a baseline."""
     from imdb_transformer.evaluation.baseline import make_baseline
+    from imdb_transformer.store.upkeep import run_name, unused
 
     resolved = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    name = next_commands.run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
-    folder = run_dir or next_commands.unused(options.RUNS / name)
+    name = run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
+    folder = run_dir or unused(options.RUNS / name)
     screen.note(f"fitting {kind} on {resolved.data.source} ...")
     fitted = make_baseline(folder, resolved, kind)
     screen.show(fitted.model_dump_json() if as_json else summaries.baseline(fitted))

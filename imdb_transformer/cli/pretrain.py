@@ -7,7 +7,6 @@ import typer
 
 from imdb_transformer.cli import options
 from imdb_transformer.cli.train import refuse_beside_resume, train_one
-from imdb_transformer.report import next_commands
 
 TEACHER_HELP = "Also learn the features of this run's encoder, such as a larger one."
 
@@ -39,11 +38,13 @@ def pretrain(
     The encoder learns the text of training and unlabelled reviews. `imdb-tx train --init-from RUN` starts
     a classifier from it.
     """
+    from imdb_transformer.store.upkeep import run_name, unused
+
     refuse_beside_resume(context)
     if resume is not None:
         train_one(None, resume, "encoder", as_json=as_json)
         return
     loaded = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
-    usual = next_commands.run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
-    folder = run_dir or next_commands.unused(options.RUNS / usual)
+    usual = run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
+    folder = run_dir or unused(options.RUNS / usual)
     train_one(loaded, folder, "encoder", tuple(teacher or ()), dry_run=dry_run, as_json=as_json)

@@ -14,7 +14,7 @@ import typer
 from imdb_transformer.cli import options, screen
 from imdb_transformer.cli.options import RUNS, config_with, takes_run
 from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, command_line
-from imdb_transformer.report import next_commands, summaries
+from imdb_transformer.report import summaries
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.config import Config
@@ -60,6 +60,8 @@ def train(
 
     Downloads and tokenizes the reviews first if necessary.
     """
+    from imdb_transformer.store.upkeep import run_name, unused
+
     refuse_beside_resume(context)
     if test and seeds == 1:
         raise ConfigError("--test needs --seeds 2 or more. To evaluate a single run: imdb-tx eval RUN")
@@ -71,11 +73,11 @@ def train(
         return
     name = options.config_for(config, source)
     loaded = config_with(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
-    usual = next_commands.run_name(Path(name).stem, name, loaded.data.source)
+    usual = run_name(Path(name).stem, name, loaded.data.source)
     if seeds > 1:
         _train_seeds(loaded, run_dir or RUNS / usual, seeds, teachers, test=test, as_json=as_json)
     else:
-        folder = run_dir or next_commands.unused(RUNS / usual)
+        folder = run_dir or unused(RUNS / usual)
         train_one(loaded, folder, "classifier", teachers, dry_run=dry_run, as_json=as_json)
 
 

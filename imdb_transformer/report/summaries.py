@@ -1,11 +1,11 @@
 """Results of commands as text: each function returns the lines to print."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imdb_transformer.errors import command_line
-from imdb_transformer.report import next_commands
+from imdb_transformer.errors import RunError, command_line
 from imdb_transformer.report.layout import duration, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
@@ -125,7 +125,7 @@ def result(ended: "TrainingResult") -> str:
         lines.append(classes(ended.per_class))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
-    return "\n".join([*lines, cost, f"next: {next_commands.evaluation(ended.run)}"])
+    return "\n".join([*lines, cost, f"next: {_evaluation_command(ended.run)}"])
 
 
 def classes(per_class: "Mapping[str, ClassScore]") -> str:
@@ -151,9 +151,11 @@ def yardstick_line(measured: "Yardstick") -> str:
 
 def yardstick(measured: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
+    from imdb_transformer.store.upkeep import unused
+
     line, fit = yardstick_line(measured), ("baseline", "--config", f"{folder}/config.toml")
     if measured.together is not None:
-        linear = next_commands.unused(Path(f"{folder}-nb"))
+        linear = unused(Path(f"{folder}-nb"))
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
         commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
         return f"{line}\nThe mean of both is better: {percent(measured.together)}. To use it:\n{commands}"
@@ -190,7 +192,7 @@ def seeds(summary: Mapping[str, Any]) -> str:
 def baseline(fitted: "Baseline") -> str:
     """What `imdb-tx baseline` prints: the run, its score, and the next command."""
     model = f"{fitted.weighting}, {fitted.num_ngrams:,} n-grams"
-    following = next_commands.evaluation(fitted.run)
+    following = _evaluation_command(fitted.run)
     return f"{fitted.run}: {model}; {_score(fitted.validation)}\nnext: {following}"
 
 
@@ -223,3 +225,18 @@ def _score(score: "Score | None") -> str:
     if score is None:
         return "no validation split"
     return f"validation accuracy {percent(score.accuracy)}, loss {score.loss:.4f}"
+
+
+def _evaluation_command(folder: str) -> str:
+    """The command that evaluates a run, on validation or other reviews if its own have no test split."""
+    from imdb_transformer.data import corpus
+    from imdb_transformer.store import run
+
+    with suppress(RunError):
+        opened = run.open_run(Path(folder))
+        config = opened.config.data
+        stored = corpus.find_stored(config, opened.info.corpus_hash)
+        if stored and "test" not in stored.manifest.splits:
+            other = ("--split", "validation") if config.held_out_fraction else ("--source", "labelled.csv")
+            return command_line("eval", folder, *other)
+    return command_line("eval", folder)

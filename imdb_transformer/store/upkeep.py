@@ -1,9 +1,10 @@
-"""Lists runs, deletes checkpoints that they no longer need, and checks their files."""
+"""Names new runs, lists runs, deletes checkpoints that they no longer need, and checks their files."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from imdb_transformer.errors import RunError, warn
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
+
+MAX_NAME_BYTES = 60  # of the reviews' name in a run's name; a file system allows 255 in all
 
 
 class RunSummary(BaseModel):
@@ -30,6 +33,33 @@ class RunSummary(BaseModel):
     validation_accuracy: float | None
     """of the best checkpoint; an encoder has none"""
     num_bytes: int
+
+
+def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
+    """A new run's name: `usual`, or that of the reviews and `ending` if a shipped config trains on a table.
+
+    A folder with `train.csv` or the like counts as a table.
+    """
+    path = Path(source)
+    is_table = path.is_file() and not path.name.endswith((".tar.gz", ".tgz", ".tar"))
+    if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
+        return usual
+    name = path.name.split(".")[0] if is_table else path.resolve().name
+    name = "-".join(name.split())  # it needs no quotes
+    while len(os.fsencode(name)) > MAX_NAME_BYTES:
+        name = name[:-1]
+    return (name or usual) + ending
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or else the first of FOLDER-2, FOLDER-3 and so on that does not exist yet.
+
+    A run of the package has its name for itself.
+    """
+    others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(
+        path for path in chain([folder], others) if not (path.exists() or (run.SHIPPED / path.name).exists())
+    )
 
 
 def run_files(folder: Path) -> list[Path]:
