@@ -153,7 +153,7 @@ def test_compare_writes_a_page_with_the_runs_curves_together(
     page = path.read_text()
     for title in ("Loss", "Validation accuracy", "ROC", "Reliability"):
         assert f"<b>{title}</b>" in page
-    assert page.count("</i>") == 1 + 6  # a linear model has no loss against the step
+    assert page.count("</i>") == 6  # a linear model has no loss against the step
     (pair,) = json.loads(imdb_tx("compare", trained, tmp_path / "nb", "--json").stdout)["pairs"]
     low, high = (f"{100 * pair[end]:+.2f}" for end in ("low", "high"))
     assert f'>{100 * pair["difference"]:+.2f}</td><td class="number">{low} to {high}</td>' in page
@@ -199,14 +199,14 @@ def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     logged = {"a": [{"step": i, "validation": {"accuracy": 0.9, "loss": 1.0}} for i in (5, 10)], "nb": []}
     drawn = figures.accuracies(logged, {"a": 0.8, "nb": 0.95})
     assert drawn is not None
-    assert list(drawn.names) == ["a", "nb"]
+    assert [curve.name for curve in drawn.curves] == ["a", "nb"]
     assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
     ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.svg)
     assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
     assert ">95.00</text>" in drawn.svg
     without = figures.accuracies(logged)
     assert without is not None
-    assert list(without.names) == ["a", ""]
+    assert [curve.name for curve in without.curves] == ["a"]
     assert figures.accuracies({"nb": []}, {"nb": 0.95}) is None
 
 

@@ -28,8 +28,8 @@ class Figure(NamedTuple):
     title: str
     description: str
     svg: str
-    names: Sequence[str] = ()
-    """of the colours, if there are several; an empty name is not shown"""
+    curves: Sequence[Curve] = ()
+    """whose names are shown, if there are several"""
 
 
 def grid(figures: Iterable[Figure | None]) -> str:
@@ -37,11 +37,11 @@ def grid(figures: Iterable[Figure | None]) -> str:
     parts = []
     for figure in filter(None, figures):
         description = html.escape(figure.description)
-        names = [
-            f'<span class="c{i % charts.COLOURS}"><i></i>{html.escape(name)}</span>'
-            for i, name in enumerate(figure.names) if name
-        ]  # fmt: skip
-        legend = f'<div class="legend">{"".join(names)}</div>' if len(figure.names) > 1 else ""
+        names = {curve.colour: html.escape(curve.name) for curve in figure.curves}
+        entries = "".join(
+            f'<span class="c{colour % charts.COLOURS}"><i></i>{name}</span>' for colour, name in names.items()
+        )
+        legend = f'<div class="legend">{entries}</div>' if len(names) > 1 else ""
         parts.append(
             f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>{legend}"
             f'<div role="img" aria-label="{description}">{figure.svg}</div></figure>'
@@ -51,28 +51,24 @@ def grid(figures: Iterable[Figure | None]) -> str:
 
 def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
     """Loss of each run against the step, in training and on validation; None without any."""
-    drawn: list[Curve] = []
-    texts = []
+    drawn, texts = [], []
     alone = len(by_run) == 1
     for i, (name, metrics) in enumerate(by_run.items()):
         training = binned_means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
         validation = _validations(metrics, "loss")
         if training:
             labelled = None if validation else len(training) - 1
-            drawn.append(Curve(f"{name}, training", training, i, "thin", labelled))
+            drawn.append(Curve("training" if alone else name, training, i, "thin", labelled))
             first, last = training[0][1], training[-1][1]
             texts.append(f"{name} from {first:.3f} to {last:.3f} in {training[-1][0]:,} steps")
         if validation:
             best = min(range(len(validation)), key=lambda at: validation[at][1])
-            drawn.append(Curve(f"{name}, validation", validation, i + alone, "dots", best))
+            drawn.append(Curve("validation" if alone else name, validation, i + alone, "dots", best))
     if not drawn:
         return None
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
-    names = ["training", "validation"][: len(drawn)]
-    if not alone:  # a run without a curve, such as a linear model, has no name in the legend
-        names = [name if metrics else "" for name, metrics in by_run.items()]
     svg = charts.line_chart(drawn, "step", "loss", digits=3)
-    return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, names)
+    return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, drawn)
 
 
 def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> Figure | None:
@@ -98,9 +94,7 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
     y_range = (min(*values, max(values) - 1), max(values))
     svg = charts.line_chart(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
-    with_curves = {curve.name for curve in drawn}
-    names = [name if name in with_curves else "" for name in by_run]
-    return Figure("Validation accuracy", description, svg, names)
+    return Figure("Validation accuracy", description, svg, drawn)
 
 
 def logged_curve(metrics: Metrics, key: str, title: str) -> Figure | None:
@@ -136,7 +130,7 @@ def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[
         points = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
         drawn.append(Curve(name, list(zip(x[points].tolist(), y[points].tolist(), strict=True)), i))
     svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
-    return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, list(by_name))
+    return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, drawn)
 
 
 def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Figure:
@@ -149,7 +143,7 @@ def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Ma
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
     svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=(lowest, 1), diagonal=chance)
     texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    return Figure("Reliability", f"Calibration error: {texts}.", svg, list(by_name))
+    return Figure("Reliability", f"Calibration error: {texts}.", svg, drawn)
 
 
 def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:
