@@ -6,8 +6,7 @@ huggingface.co/docs/hub/model-cards).
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation
         (("subset", "reviews", "accuracy", "95% interval"), slices),
         confusion_table(evaluation),
     ]
-    return [*tables, side_by_side("baseline", baselines)] if baselines else tables
+    return [*tables, side_by_side("baseline", baselines.items())] if baselines else tables
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -104,12 +103,12 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     header = ("difference", "points", "95% interval", "only first correct", "only second", "p (McNemar)")
     return [
         (("config", *comparison.runs), differences) if differences else (("the configs are the same",), []),
-        side_by_side("run", dict(zip(comparison.runs, comparison.evaluations, strict=True))),
+        side_by_side("run", zip(comparison.runs, comparison.evaluations, strict=True)),
         (header, pairs),
     ]
 
 
-def side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
+def side_by_side(title: str, evaluations: Iterable[tuple[str, Evaluation]]) -> Table:
     """The main scores, one row for each evaluation."""
     header = [title, "accuracy", "95% interval", "loss", "calibration error", "ROC AUC"]
     rows = [
@@ -117,7 +116,7 @@ def side_by_side(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
             name, percent(each.accuracy), _interval(each), f"{each.loss:.4f}", percent(each.calibrated.ece),
             _or_undefined(each.roc_auc),
         ]
-        for name, each in evaluations.items()
+        for name, each in evaluations
     ]  # fmt: skip
     return header, rows
 
@@ -141,12 +140,10 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
-    others = _on_other_reviews(opened)
-    # Readers of the card do not have the other folders.
-    source, rights = _plain(Path(config.data.source).name), "The texts are not part of this repository."
+    others = [(each.split, each) for each in measured(opened, "best-*") if " of " in each.split]
+    source = _plain(Path(config.data.source).name)  # readers of the card do not have the other folders
     if is_imdb:
-        source = f"IMDB's labelled training reviews ({HUB_NAME})"
-        rights = "The reviews belong to their authors and are not part of this repository."
+        source = f"IMDB's labelled training reviews ({HUB_NAME}), which belong to their authors"
     start, repeat = "It started from random weights.", ["train", "--config", "config.toml"]
     if init_from:
         start = f"Its encoder started from {_plain(_run_name(init_from))}."
@@ -164,7 +161,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         name=_plain(name),
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(_plain, evaluation.classes)),
-        data=f"It was trained on {source}. {start} {rights}",
+        data=f"It was trained on {source}. {start} The texts are not part of this repository.",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=scores,
@@ -175,17 +172,6 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
-
-
-def _on_other_reviews(opened: run.Run) -> dict[str, Evaluation]:
-    """The evaluations on other reviews by their names, oldest first. Equal names get numbers."""
-    evaluations: dict[str, Evaluation] = {}
-    for each in measured(opened, "best-*"):
-        if " of " in each.split:
-            numbered = (f"{each.split} ({number})" for number in count(2))
-            name = next(name for name in chain([each.split], numbered) if name not in evaluations)
-            evaluations[name] = each
-    return evaluations
 
 
 def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
