@@ -146,5 +146,5 @@ def tiles(scores: Sequence[tuple[str, str]]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Text that opens at a click."""
-    return f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(content)}</pre></details>"
+    """HTML that opens at a click."""
+    return f"<details><summary>{html.escape(summary)}</summary>{content}</details>"

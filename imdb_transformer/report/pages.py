@@ -29,10 +29,7 @@ REFRESH_SECONDS = 10  # while the run is training
 
 
 def with_page(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
-    """The steps of a training. Writes the run's page after the first, each checkpoint and the last.
-
-    It also writes it if no step was left: the run may have been killed after its last one.
-    """
+    """The steps of a training. Writes the run's page after the first, each checkpoint and the last."""
     update = None
     try:
         for update in steps:
@@ -42,13 +39,9 @@ def with_page(steps: Iterable[Update], folder: Path) -> Iterator[Update]:
     finally:
         if update is not None:
             write_training(folder, update.num_steps)
-    if update is None and _is_reloaded(run.locate(folder)[0].folder / FILE_NAME):
-        write_training(folder, result_of(folder).num_steps)
-
-
-def _is_reloaded(page: Path) -> bool:
-    """Whether a page is that of a running training, which a browser reloads."""
-    return page.exists() and '<meta http-equiv="refresh"' in page.read_text(encoding="utf-8")
+    page = run.locate(folder)[0].folder / FILE_NAME
+    if update is None and page.exists() and 'http-equiv="refresh"' in page.read_text(encoding="utf-8"):
+        write_training(folder, result_of(folder).num_steps)  # the run was killed after its last step
 
 
 def write_training(folder: Path, num_steps: int) -> Path:
@@ -152,8 +145,8 @@ def _origin(opened: run.Run) -> list[str]:
     environment = recorded.read_text(errors="replace") if recorded.exists() else "not recorded"
     return [
         "<h2>The run</h2>",
-        folded("Config", config_file.dump(opened.config)),
-        folded("Environment", environment),
+        folded("Config", f"<pre>{html.escape(config_file.dump(opened.config))}</pre>"),
+        folded("Environment", f"<pre>{html.escape(environment)}</pre>"),
     ]
 
 
@@ -173,7 +166,5 @@ def _errors(predictions: Predictions) -> list[str]:
         )
         summary = f"{answer}: {shortened(re.sub(BREAK_TAG, ' ', text, flags=re.IGNORECASE), 80)}"
         words = marked_words(explain(predictions.predictor, text), text) if can_explain else with_breaks(text)
-        entries.append(
-            f'<details><summary>{html.escape(summary)}</summary><p class="review">{words}</p></details>'
-        )
+        entries.append(folded(summary, f'<p class="review">{words}</p>'))
     return entries or ["<p>None.</p>"]
