@@ -77,8 +77,8 @@ def test_the_page_of_attention_has_every_head_with_the_weights_that_matter() -> 
     page = reviews.as_html(Prediction("pos", 0.9, "</script>", {}), None, heads[4], heads)
     data = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', page)[0])
     assert [len(layer) for layer in data["heads"]] == [3, 3]
-    assert data["heads"][1][2][0] == [0, 900, 1, 96]
-    assert data["heads"][0][0][2] == [0, 333, 1, 333, 2, 333]
+    assert data["heads"][1][2][0] == {"0": 0.9, "1": 0.096}
+    assert data["heads"][0][0][2] == {"0": 0.333, "1": 0.333, "2": 0.333}
     assert re.findall(r"<option selected>(\d)", page) == ["2", "2"]
 
 

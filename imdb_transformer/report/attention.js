@@ -4,13 +4,13 @@ for (const view of document.querySelectorAll(".attention")) {
   const {words, heads} = JSON.parse(view.querySelector("script").textContent);
   const [layer, head] = view.querySelectorAll("select");
   const [cells, shown] = [view.querySelector("svg"), view.querySelector("output")];
-  const rows = () => heads[layer.value - 1][head.value - 1]; // of each word: column, thousandths, column, ...
+  const rows = () => heads[layer.value - 1][head.value - 1]; // of each word: weights by column
   const draw = () => {
     cells.innerHTML = rows().map((row, i) => {
-      const most = Math.max(...row.filter((_, at) => at % 2));
-      return row.map((column, at) => at % 2 ? "" :
+      const most = Math.max(...Object.values(row));
+      return Object.entries(row).map(([column, weight]) =>
         `<rect x="${column * SIZE}" y="${i * SIZE}" width="${SIZE - 1}" height="${SIZE - 1}" ` +
-        `fill-opacity="${row[at + 1] / most}"/>`).join("");
+        `fill-opacity="${weight / most}"/>`).join("");
     }).join("");
     shown.textContent = "";
   };
@@ -18,8 +18,7 @@ for (const view of document.querySelectorAll(".attention")) {
     const box = cells.getBoundingClientRect();
     const column = Math.floor((event.clientX - box.left) / SIZE), i = Math.floor((event.clientY - box.top) / SIZE);
     if (!(i in words && column in words)) return;
-    const at = rows()[i].findIndex((value, at) => at % 2 === 0 && value === column);
-    const weight = at < 0 ? "below 0.01" : (rows()[i][at + 1] / 1000).toFixed(3);
+    const weight = rows()[i][column]?.toFixed(3) ?? "below 0.01";
     shown.textContent = `“${words[i]}” to “${words[column]}”: ${weight}`;
   };
   layer.onchange = head.onchange = draw;

@@ -11,9 +11,6 @@ from imdb_transformer.report.layout import one_line, read_asset, shortened, writ
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
-    import numpy as np
-    from numpy.typing import NDArray
-
     from imdb_transformer.inference.explanation import Attention, Explanation, WordShare
     from imdb_transformer.inference.predictor import Prediction
 
@@ -147,9 +144,13 @@ def _map_as_text(attention: "Attention") -> list[str]:
 
 def _map_as_html(chosen: "Attention", heads: "Sequence[Attention]") -> str:
     """A heat map of all words. The page's script draws the cells of the chosen layer and head."""
-    by_layer: list[list[list[list[int]]]] = [[] for _ in range(heads[-1].layer)]
+    by_layer: list[list[list[dict[int, float]]]] = [[] for _ in range(heads[-1].layer)]
     for each in heads:
-        by_layer[each.layer - 1].append([_shown_weights(row) for row in each.weights])
+        rows = [
+            {column: round(weight, 3) for column, weight in enumerate(row) if weight >= LEAST_WEIGHT}
+            for row in each.weights.tolist()
+        ]
+        by_layer[each.layer - 1].append(rows)
     words, side = chosen.words, CELL * len(chosen.words)
     data = json.dumps({"words": words, "heads": by_layer}, separators=(",", ":")).replace("<", "\\u003c")
     labels = "".join(f"<span>{html.escape(word) or '&nbsp;'}</span>" for word in words)
@@ -168,10 +169,3 @@ def _choice(name: str, count: int, chosen: int) -> str:
     """A menu of the numbers from 1."""
     numbers = "".join(f"<option{' selected' * (i == chosen)}>{i}</option>" for i in range(1, count + 1))
     return f"<label>{name} <select>{numbers}</select></label>"
-
-
-def _shown_weights(row: "NDArray[np.float64]") -> list[int]:
-    """The weights of a row that are shown: column, thousandths, column, thousandths and so on."""
-    (columns,) = (row >= LEAST_WEIGHT).nonzero()
-    thousandths = (1000 * row[columns]).round().astype(int)
-    return [number for pair in zip(columns.tolist(), thousandths.tolist(), strict=True) for number in pair]
