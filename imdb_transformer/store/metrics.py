@@ -43,9 +43,8 @@ def drop_after(folder: Path, step: int, *, tensorboard: bool = False) -> None:
 def read(folder: Path) -> list[dict[str, Any]]:
     """The lines before the first damaged one."""
     path = folder / FILE_NAME
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     lines: list[dict[str, Any]] = []
-    for each in text.splitlines():
+    for each in path.read_bytes().splitlines() if path.exists() else ():
         try:
             line = json.loads(each)
         except (ValueError, RecursionError):  # the latter from deeply nested brackets

@@ -177,11 +177,7 @@ def _check_metrics(opened: run.Run) -> None:
         if is_finished and opened.info.kind != "linear":
             raise RunError(f"{path} is missing.")
         return
-    try:
-        num_lines = len(path.read_text(encoding="utf-8").splitlines())
-    except UnicodeDecodeError:
-        raise RunError(f"{path} is damaged: not UTF-8.") from None
-    num_whole = len(metrics.read(opened.folder))
+    num_lines, num_whole = len(path.read_bytes().splitlines()), len(metrics.read(opened.folder))
     # A crash or a full disk cuts the last line only, and a resumed run drops it.
     if num_whole < num_lines - (not is_finished):
         raise RunError(f"{path}: line {num_whole + 1} of {num_lines} is damaged.")
