@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,10 +89,14 @@ def test_figures_of_a_split_with_one_class(num_classes: int) -> None:
     classes = tuple("abc"[:num_classes])
     evaluation = evaluation_of(logits, labels, split="test", checkpoint="best", classes=classes)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    assert figures.roc({"run": probabilities}, labels, classes) is None
+    answers = SimpleNamespace(
+        evaluation=evaluation, labels=labels, log_probabilities=np.log(probabilities),
+        raw_log_probabilities=np.log(probabilities),
+    )  # fmt: skip
+    assert figures.roc({"run": answers}) is None
     assert figures.losses({"run": []}) is None
     assert figures.accuracies({"run": []}) is None
-    assert figures.reliability({"run": probabilities}, labels, {"run": 0.1}).svg.startswith("<svg")
+    assert figures.reliability({"run": answers}).svg.startswith("<svg")
     recall = evaluation.confusion[0][0] / 20
     table = html_table(*class_table(evaluation.per_class))
     assert f'<td class="number">1.0000</td><td class="number">{recall:.4f}</td>' in table

@@ -1,15 +1,12 @@
-"""Figures of a page, each with a description.
-
-Shapes: N reviews, C classes.
-"""
+"""Figures of a page, each with a description."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from imdb_transformer.evaluation.evaluate import Predictions
 from imdb_transformer.evaluation.scores import confidence_bins
 from imdb_transformer.report import charts
 from imdb_transformer.report.charts import Curve
@@ -18,8 +15,6 @@ NUM_MEANS = 50  # points of a training curve, each the mean of a fiftieth of the
 NUM_POINTS = 200  # of a ROC curve; more make no visible difference
 
 Metrics = Sequence[dict[str, Any]]
-Probabilities = NDArray[np.float64]  # (N, C)
-Labels = NDArray[np.int64]  # (N,)
 
 
 class Figure(NamedTuple):
@@ -117,33 +112,41 @@ def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def roc(by_name: Mapping[str, Probabilities], labels: Labels, classes: Sequence[str]) -> Figure | None:
+def roc(by_name: Mapping[str, Predictions]) -> Figure | None:
     """True against false positives of the second of two classes; None if the split lacks a class."""
-    from sklearn.metrics import auc, roc_curve
+    from sklearn.metrics import roc_curve
 
-    if len(classes) != 2 or len(set(labels.tolist())) != 2:
-        return None
     drawn, areas = [], []
-    for i, (name, probabilities) in enumerate(by_name.items()):
-        x, y, _ = roc_curve(labels, probabilities[:, 1])
-        areas.append(f"{name} {auc(x, y):.4f}")
+    for i, (name, each) in enumerate(by_name.items()):
+        evaluation = each.evaluation
+        if len(evaluation.classes) != 2 or evaluation.roc_auc is None:
+            return None
+        x, y, _ = roc_curve(each.labels, np.exp(each.log_probabilities[:, 1]))
         points = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
         drawn.append(Curve(name, list(zip(x[points].tolist(), y[points].tolist(), strict=True)), i))
+        areas.append(f"{name} {evaluation.roc_auc:.4f}")
     svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
-    return Figure("ROC", f"Of {classes[1]!r}; the area under it: {', '.join(areas)}.", svg, drawn)
+    return Figure("ROC", f"Of {evaluation.classes[1]!r}; the area under it: {', '.join(areas)}.", svg, drawn)
 
 
-def reliability(by_name: Mapping[str, Probabilities], labels: Labels, errors: Mapping[str, float]) -> Figure:
-    """Accuracy against confidence over bins of equally many reviews; `errors` are the calibration errors."""
+def reliability(by_name: Mapping[str, Predictions]) -> Figure:
+    """Accuracy against confidence in bins of equally many reviews. A run alone is also shown uncalibrated."""
+    first = next(iter(by_name.values()))
+    shown = [(name, each.log_probabilities, each.evaluation.calibrated) for name, each in by_name.items()]
+    if len(by_name) == 1:
+        shown = [
+            ("before calibration", first.raw_log_probabilities, first.evaluation.raw),
+            ("after", first.log_probabilities, first.evaluation.calibrated),
+        ]
     drawn = []
-    for i, (name, probabilities) in enumerate(by_name.items()):
-        bins = confidence_bins(probabilities, labels)
+    for i, (name, log_probabilities, _) in enumerate(shown):
+        bins = confidence_bins(np.exp(log_probabilities), first.labels)
         drawn.append(Curve(name, [(confidence, accuracy) for confidence, accuracy, _ in bins], i, "dots"))
-    chance = min(1 / probabilities.shape[1] for probabilities in by_name.values())
+    chance = 1 / len(first.evaluation.classes)
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
     svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=(lowest, 1), diagonal=chance)
-    texts = ", ".join(f"{name} {100 * error:.2f}%" for name, error in errors.items())
-    return Figure("Reliability", f"Calibration error: {texts}.", svg, drawn)
+    errors = ", ".join(f"{name} {100 * calibration.ece:.2f}%" for name, _, calibration in shown)
+    return Figure("Reliability", f"Calibration error: {errors}.", svg, drawn)
 
 
 def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:

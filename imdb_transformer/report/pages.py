@@ -91,7 +91,7 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
     sections = [
         f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
         tiles(evaluations.score_rows(evaluation)),
-        figures.grid(_figures({opened.folder.name: predictions})),
+        _figures({opened.folder.name: predictions}),
         *(html_table(*table) for table in evaluations.evaluation_tables(evaluation, baselines)[1:]),
         *_yardstick(opened),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
@@ -107,28 +107,19 @@ def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[P
     by_name = dict(zip(comparison.runs, predictions, strict=True))
     tables = [html_table(*table) for table in evaluations.comparison_tables(comparison)]
     title = f"{', '.join(by_name)} on {predictions[0].evaluation.split}"
-    write_page(path, title, [*tables, figures.grid(_figures(by_name))])
+    write_page(path, title, [*tables, _figures(by_name)])
 
 
-def _figures(by_name: Mapping[str, Predictions]) -> list[figures.Figure | None]:
-    """Curves of runs on the same reviews. A single run's reliability is shown before calibration, too."""
-    first = next(iter(by_name.values()))
-    labels, evaluation = first.labels, first.evaluation
+def _figures(by_name: Mapping[str, Predictions]) -> str:
+    """Curves of runs on the same reviews."""
     logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
-    levels = {name: each.evaluation.accuracy for name, each in by_name.items()}
-    probabilities = {name: np.exp(each.log_probabilities) for name, each in by_name.items()}
-    reliability = probabilities
-    errors = {name: each.evaluation.calibrated.ece for name, each in by_name.items()}
-    if len(by_name) == 1:
-        (calibrated,) = probabilities.values()
-        reliability = {"before calibration": np.exp(first.raw_log_probabilities), "after": calibrated}
-        errors = {"before": evaluation.raw.ece, "after": evaluation.calibrated.ece}
-    return [
-        figures.losses(logged),
-        figures.accuracies(logged, levels if evaluation.split == "validation" else None),
-        figures.roc(probabilities, labels, evaluation.classes),
-        figures.reliability(reliability, labels, errors),
-    ]
+    levels = {
+        name: each.evaluation.accuracy
+        for name, each in by_name.items()
+        if each.evaluation.split == "validation"
+    }
+    drawn = [figures.losses(logged), figures.accuracies(logged, levels)]
+    return figures.grid([*drawn, figures.roc(by_name), figures.reliability(by_name)])
 
 
 def _yardstick(opened: run.Run) -> list[str]:
