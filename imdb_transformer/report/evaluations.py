@@ -5,7 +5,6 @@ repository of the hub (Mitchell et al. 2019, "Model Cards for Model Reporting";
 huggingface.co/docs/hub/model-cards).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import Accuracy, ClassScore, Evaluation
 from imdb_transformer.report import summaries
-from imdb_transformer.report.layout import Row, cell_text, percent, read_asset, text_table
+from imdb_transformer.report.layout import Row, markdown_table, markdown_text, percent, read_asset, text_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
@@ -141,34 +140,33 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
     others = [(each.split, each) for each in measured(opened, "best-*") if " of " in each.split]
-    source = _plain(Path(config.data.source).name)  # readers of the card do not have the other folders
+    source = markdown_text(Path(config.data.source).name)  # readers of the card do not have the other folders
     if is_imdb:
         source = f"IMDB's labelled training reviews ({HUB_NAME}), which belong to their authors"
     start, repeat = "It started from random weights.", ["train", "--config", "config.toml"]
     if init_from:
-        start = f"Its encoder started from {_plain(_run_name(init_from))}."
+        start = f"Its encoder started from {markdown_text(_run_name(init_from))}."
     if teachers := [_run_name(path) for path in opened.info.teachers]:
-        names = _plain(", ".join(teachers))
+        names = markdown_text(", ".join(teachers))
         start += f" It also learnt the predictions of {names} for the unlabelled reviews."
         repeat += [word for name in teachers for word in ("--teacher", name)]
-    scores, per_class, slices, _ = (_rows(rows) for _, rows in evaluation_tables(evaluation, {}))
+    scores, *details = (markdown_table(*table) for table in evaluation_tables(evaluation, {}))
     attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
         comparison = f"On the validation reviews: {summaries.yardstick_line(yardstick)}."
     return read_asset("card.md").format(
         head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
-        name=_plain(name),
+        name=markdown_text(name),
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
-        classes=", ".join(map(_plain, evaluation.classes)),
+        classes=", ".join(map(markdown_text, evaluation.classes)),
         data=f"It was trained on {source}. {start} The texts are not part of this repository.",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=scores,
         comparison=comparison,
-        others=_rows(side_by_side("reviews", others)[1]) or "| not measured | | | | | |",
-        per_class=per_class,
-        slices=slices,
+        others=markdown_table(*side_by_side("reviews", others)) if others else "It was not evaluated.",
+        details="\n\n".join(details),
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
@@ -196,16 +194,7 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
     }
 
 
-def _rows(rows: Sequence[Row]) -> str:
-    return "\n".join(f"| {' | '.join(_plain(cell_text(cell)) for cell in row)} |" for row in rows)
-
-
 def _run_name(path: str) -> str:
     """The name of a run, or of the run that a checkpoint belongs to."""
     folder = Path(path)
     return folder.parent.parent.name if run.is_checkpoint(folder) else folder.name
-
-
-def _plain(text: str) -> str:
-    """Text that is neither Markdown nor HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))

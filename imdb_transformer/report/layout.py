@@ -60,6 +60,17 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     return f'<div class="scroll"><table>{table}</table></div>'
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Row]) -> str:
+    """A table for Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(markdown_text(cell_text(cell)) for cell in line)} |" for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    """Text that is neither Markdown nor HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))
+
+
 def cell_text(value: object) -> str:
     """A value in one line; digits of whole numbers are in groups of three."""
     return f"{value:,}" if isinstance(value, int) else one_line(str(value))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imdb_transformer.errors import RunError, command_line
-from imdb_transformer.report.layout import duration, one_line, percent, text_table
+from imdb_transformer.report.layout import duration, markdown_table, one_line, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.config import TokenizerConfig, TrainConfig
@@ -181,12 +181,11 @@ def seeds(summary: Mapping[str, Any]) -> str:
         row["ECE %"] = ", ".join(f"{100 * ece:.2f}" for ece in eces)
     row["training time"] = duration(summary["train_seconds"])
     row["tokens/s"] = f"{summary['tokens_per_second']:,.0f}"
-    lines = [f"| {' | '.join(cells)} |" for cells in (row, ["---"] * len(row), row.values())]
     if summary["yardstick_accuracy"]:
         known["nb on validation %"] = summary["yardstick_accuracy"]
     columns = [[f"{100 * value:.2f}" for value in spread["each"]] for spread in known.values()]
     each = list(zip(summary["runs"], *columns, strict=True))
-    return "\n".join([*lines, "", text_table(["run", *known], each)])
+    return f"{markdown_table([*row], [[*row.values()]])}\n\n{text_table(['run', *known], each)}"
 
 
 def baseline(fitted: "Baseline") -> str:
