@@ -13,17 +13,6 @@ from imdb_transformer.errors import ConfigError
 Row = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
 LONG_HEADING = 16  # characters of a heading that may be broken
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">{refresh}
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style></head><body>
-<h1>{title}</h1>
-{body}
-</body></html>
-"""
 
 
 def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
@@ -132,7 +121,7 @@ def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_secon
     """Writes a page of HTML sections. A browser reloads it every `refresh_seconds`, if not 0."""
     from imdb_transformer.store.files import write_whole  # with pydantic, which --help does not need
 
-    page = PAGE.format(
+    page = read_asset("page.html").format(
         title=html.escape(title),
         style=read_asset("page.css"),
         refresh=f'\n<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
