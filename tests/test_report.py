@@ -206,7 +206,7 @@ def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     assert drawn is not None
     assert [curve.name for curve in drawn.curves] == ["a", "nb"]
     assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
-    ((start, end),) = re.findall(r'level" points="([\d.]+),[\d.]+ ([\d.]+),', drawn.svg)
+    ((start, end),) = re.findall(r'class="level [^>]*><polyline points="([\d.]+),[\d.]+ ([\d.]+),', drawn.svg)
     assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
     assert ">95.00</text>" in drawn.svg
     without = figures.accuracies(logged)

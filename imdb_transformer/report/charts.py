@@ -24,8 +24,8 @@ class Curve(NamedTuple):
     points: Sequence[Point]
     colour: int
     style: Literal["dots", "line", "thin", "level"] = "line"
-    labelled: int | None = None
-    """index of the point that shows its value"""
+    labelled: Point | None = None
+    """the point that shows its value"""
 
 
 def line_chart(
@@ -64,8 +64,7 @@ def line_chart(
     for curve in drawn:
         parts.append(_curve(curve, list(map(place, curve.points)), f"{x} {{:,.4g}}: {{:.{digits}f}}"))
         if curve.labelled is not None:
-            point = curve.points[curve.labelled]
-            labelled.append((place(point), f"{point[1]:.{digits}f}"))
+            labelled.append((place(curve.labelled), f"{curve.labelled[1]:.{digits}f}"))
     drawing = "".join([*parts, *_labels(labelled)])
     return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{drawing}</svg>'
 
@@ -91,15 +90,13 @@ def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
 
 
 def _curve(curve: Curve, places: list[Point], title: str) -> str:
-    """A line through the points, dots, and a larger invisible dot that shows a point's value."""
+    """A line through the points, and a dot for each, which the style may hide, with the point's value."""
     path = " ".join(f"{x},{y}" for x, y in places)
-    parts = [f'<polyline class="curve {curve.style}" points="{path}"/>']
+    parts = [f'<polyline points="{path}"/>']
     for (x, y), point in zip(places, curve.points, strict=True):
-        if curve.style == "dots":
-            parts.append(f'<circle class="dot" cx="{x}" cy="{y}" r="2.5"/>')
         said = html.escape(f"{curve.name}, {title.format(*point)}")
-        parts.append(f'<circle class="hit" cx="{x}" cy="{y}" r="6"><title>{said}</title></circle>')
-    return f'<g class="c{curve.colour % COLOURS}">{"".join(parts)}</g>'
+        parts.append(f'<circle cx="{x}" cy="{y}" r="2.5"><title>{said}</title></circle>')
+    return f'<g class="{curve.style} c{curve.colour % COLOURS}">{"".join(parts)}</g>'
 
 
 def _labels(labelled: Sequence[tuple[Point, str]]) -> list[str]:

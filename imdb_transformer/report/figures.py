@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,12 +53,12 @@ def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
         training = binned_means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
         validation = _validations(metrics, "loss")
         if training:
-            labelled = None if validation else len(training) - 1
+            labelled = None if validation else training[-1]
             drawn.append(Curve("training" if alone else name, training, i, "thin", labelled))
             first, last = training[0][1], training[-1][1]
             texts.append(f"{name} from {first:.3f} to {last:.3f} in {training[-1][0]:,} steps")
         if validation:
-            best = min(range(len(validation)), key=lambda at: validation[at][1])
+            best = min(validation, key=itemgetter(1))
             drawn.append(Curve("validation" if alone else name, validation, i + alone, "dots", best))
     if not drawn:
         return None
@@ -76,12 +77,12 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
     for i, (name, metrics) in enumerate(by_run.items()):
         points = [(step, 100 * accuracy) for step, accuracy in _validations(metrics, "accuracy")]
         if points:
-            best = max(range(len(points)), key=lambda at: points[at][1])
-            drawn.append(Curve(name, points, i + (len(by_run) == 1), "dots", labelled=best))
-            texts.append(f"{name} {points[best][1]:.2f}%")
+            best = max(points, key=itemgetter(1))
+            drawn.append(Curve(name, points, i + (len(by_run) == 1), "dots", best))
+            texts.append(f"{name} {best[1]:.2f}%")
         elif last and levels and not metrics:
             level = 100 * levels[name]
-            drawn.append(Curve(name, [(0, level), (last, level)], i, "level", labelled=1))
+            drawn.append(Curve(name, [(0, level), (last, level)], i, "level", (last, level)))
             texts.append(f"{name} {level:.2f}% (dashed)")
     if not drawn:
         return None
