@@ -287,8 +287,8 @@ def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path)
     tokenizer = Tokenizer.train(["a good film"], TokenizerConfig(vocab_size=300))
     with pytest.raises(RunError, match="in the meantime"):
         run.create(
-            tmp_path / "run", Config(), vocabulary=tokenizer, hardware="CPU", fill=fill, kind="classifier",
-            classes=("a", "b"), corpus_hash="",
+            tmp_path / "run", Config(), save_vocabulary=tokenizer.save, hardware="CPU", fill=fill,
+            kind="classifier", classes=("a", "b"), corpus_hash="", vocab_size=300, tokenizer_hash="",
         )  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run" / "run.json").read_text() == "another's"

@@ -46,7 +46,8 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     opened = run.create(
-        folder, config, kind="linear", weighting=weighting, vocabulary=model,
+        folder, config, kind="linear", weighting=weighting, save_vocabulary=model.save,
+        vocab_size=model.vocab_size, tokenizer_hash=model.content_hash,
         classes=stored.manifest.classes, corpus_hash=stored.content_hash, hardware="CPU",
         fill=lambda new: model.save_weights(new, new.checkpoints / "best"),
     )  # fmt: skip

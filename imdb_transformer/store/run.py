@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,10 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     ended: str = ""
     classes: tuple[str, ...]
     vocab_size: int
+    """of the tokenizer, or of a linear model's n-grams"""
     corpus_hash: str
     tokenizer_hash: str
+    """of the same; it changes if some text may get other ids"""
     file_hashes: dict[str, str]
     """of the files that were written once: config, vocabulary, environment, soft labels"""
     requested_hash: str = ""
@@ -81,16 +83,6 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """whether `last` and `previous` were deleted, to save space"""
     counters: dict[str, Any] | None = None
     """those of the last step, if there is no `last` that has them: in a pruned run, and in a linear one"""
-
-
-class Vocabulary(Protocol):
-    """A tokenizer, or a linear model's n-grams. The hash changes if some text may get other ids."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def content_hash(self) -> str: ...
-    def save(self, folder: Path) -> None: ...
 
 
 class Run(NamedTuple):
@@ -151,13 +143,13 @@ def check_free(folder: Path) -> None:
 
 
 def create(
-    folder: Path, config: Config, *, vocabulary: Vocabulary, hardware: str,
+    folder: Path, config: Config, *, save_vocabulary: Callable[[Path], None], hardware: str,
     soft_labels: NDArray[np.float32] | None = None, fill: Callable[[Run], None], **fields: Any,
 ) -> Run:  # fmt: skip
     """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
 
-    `fields` are the other ones of its `RunInfo`: kind, classes, corpus_hash and so on. Raises RunError if
-    the folder holds something.
+    `fields` are those of its `RunInfo`: kind, classes, tokenizer_hash and so on. Raises RunError if the
+    folder holds something.
     """
     check_free(folder)
     with new_folder(folder) as temporary:
@@ -165,12 +157,9 @@ def create(
             np.save(temporary / SOFT_LABELS, soft_labels, allow_pickle=False)
         (temporary / CONFIG).write_text(config_file.dump(config), encoding="utf-8")
         (temporary / ENVIRONMENT).write_text(json.dumps(_environment(hardware), indent=1))
-        vocabulary.save(temporary)
+        save_vocabulary(temporary)
         hashes = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
-        info = RunInfo(
-            status="running", started=_now(), vocab_size=vocabulary.vocab_size,
-            tokenizer_hash=vocabulary.content_hash, file_hashes=hashes, **fields,
-        )  # fmt: skip
+        info = RunInfo(status="running", started=_now(), file_hashes=hashes, **fields)
         write_json(temporary / INFO, info)
         fill(Run(temporary, config, info))
     return Run(folder, config, info)
