@@ -93,10 +93,10 @@ def test_figures_of_a_split_with_one_class(num_classes: int) -> None:
         evaluation=evaluation, labels=labels, log_probabilities=np.log(probabilities),
         raw_log_probabilities=np.log(probabilities),
     )  # fmt: skip
-    assert figures.roc({"run": answers}) is None
-    assert figures.losses({"run": []}) is None
-    assert figures.accuracies({"run": []}) is None
-    assert figures.reliability({"run": answers}).svg.startswith("<svg")
+    assert figures.roc({"run": answers}) == ""
+    assert figures.losses({"run": []}) == ""
+    assert figures.accuracies({"run": []}) == ""
+    assert "><svg" in figures.reliability({"run": answers})
     recall = evaluation.confusion[0][0] / 20
     table = html_table(*class_table(evaluation.per_class))
     assert f'<td class="number">1.0000</td><td class="number">{recall:.4f}</td>' in table
@@ -194,40 +194,34 @@ def test_curves_are_described_in_words() -> None:
     metrics = [{"step": step, "loss": 2.0 if step < 500 else 1.0} for step in range(1, 1001)]
     logged = {"run": [*metrics, {"step": 1000, "validation": {"accuracy": 0.9125, "loss": 1.0}}]}
     loss, accuracy = figures.losses(logged), figures.accuracies(logged)
-    assert loss is not None
-    assert accuracy is not None
-    assert "from 2.000 to 1.000 in 1,000 steps" in loss.description
-    assert "91.25%" in accuracy.description
+    assert "from 2.000 to 1.000 in 1,000 steps" in loss
+    assert "91.25%" in accuracy
 
 
 def test_a_run_without_steps_is_a_dashed_line_at_its_accuracy() -> None:
     logged = {"a": [{"step": i, "validation": {"accuracy": 0.9, "loss": 1.0}} for i in (5, 10)], "nb": []}
     drawn = figures.accuracies(logged, {"a": 0.8, "nb": 0.95})
-    assert drawn is not None
-    assert [curve.name for curve in drawn.curves] == ["a", "nb"]
-    assert drawn.description.startswith("The best: a 90.00%, nb 95.00% (dashed).")
-    ((start, end),) = re.findall(r'class="level [^>]*><polyline points="([\d.]+),[\d.]+ ([\d.]+),', drawn.svg)
+    assert re.findall(r"<i></i>(\w+)", drawn) == ["a", "nb"]
+    assert "<span>The best: a 90.00%, nb 95.00% (dashed)." in drawn
+    ((start, end),) = re.findall(r'class="level [^>]*><polyline points="([\d.]+),[\d.]+ ([\d.]+),', drawn)
     assert (float(start), float(end)) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
-    assert ">95.00</text>" in drawn.svg
+    assert ">95.00</text>" in drawn
     without = figures.accuracies(logged)
-    assert without is not None
-    assert [curve.name for curve in without.curves] == ["a"]
-    assert figures.accuracies({"nb": []}, {"nb": 0.95}) is None
+    assert "nb" not in without
+    assert figures.accuracies({"nb": []}, {"nb": 0.95}) == ""
 
 
 def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
     logged = [{"step": i, "validation": {"accuracy": i / 100, "loss": 1.0}} for i in (91, 95, 93)]
     drawn = figures.accuracies({"run": logged})
-    assert drawn is not None
-    assert "The axis starts at 91%." in drawn.description
-    assert ">91<" in drawn.svg
-    assert ">95.00</text>" in drawn.svg  # the best has its value
+    assert "The axis starts at 91%." in drawn
+    assert ">91<" in drawn
+    assert ">95.00</text>" in drawn  # the best has its value
 
 
 def test_the_axis_of_a_loss_starts_at_zero() -> None:
     drawn = figures.losses({"run": [{"step": i, "loss": 5.0 + i} for i in range(1, 9)]})
-    assert drawn is not None
-    assert re.search(r'text-anchor="end">0</text>', drawn.svg)
+    assert re.search(r'text-anchor="end">0</text>', drawn)
 
 
 def test_points_lie_where_their_values_say() -> None:
@@ -247,8 +241,7 @@ def test_values_of_curves_that_end_together_do_not_overlap() -> None:
         for name, accuracy in (("a", 0.901), ("b", 0.902), ("c", 0.903))
     }
     drawn = figures.accuracies(logged)
-    assert drawn is not None
-    levels = sorted(float(y) for y in re.findall(r'y="([\d.-]+)"[^>]*class="value"', drawn.svg))
+    levels = sorted(float(y) for y in re.findall(r'y="([\d.-]+)"[^>]*class="value"', drawn))
     assert len(levels) == 3
     assert min(b - a for a, b in pairwise(levels)) >= 12
 

@@ -1,9 +1,9 @@
-"""Figures of a page, each with a description."""
+"""Figures of a page as HTML, each with a description. A figure without data is empty."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,35 +18,27 @@ NUM_POINTS = 200  # of a ROC curve; more make no visible difference
 Metrics = Sequence[dict[str, Any]]
 
 
-class Figure(NamedTuple):
-    """A figure of a page."""
-
-    title: str
-    description: str
-    svg: str
-    curves: Sequence[Curve] = ()
-    """whose names are shown, if there are several"""
+def grid(figures: Iterable[str]) -> str:
+    """The figures side by side, if there is room."""
+    return f'<div class="figures">{"".join(figures)}</div>'
 
 
-def grid(figures: Iterable[Figure | None]) -> str:
-    """The figures that exist, each with its title and description."""
-    parts = []
-    for figure in filter(None, figures):
-        description = html.escape(figure.description)
-        names = {curve.colour: html.escape(curve.name) for curve in figure.curves}
-        entries = "".join(
-            f'<span class="c{colour % charts.COLOURS}"><i></i>{name}</span>' for colour, name in names.items()
-        )
-        legend = f'<div class="legend">{entries}</div>' if len(names) > 1 else ""
-        parts.append(
-            f"<figure><figcaption><b>{figure.title}</b><span>{description}</span></figcaption>{legend}"
-            f'<div role="img" aria-label="{description}">{figure.svg}</div></figure>'
-        )
-    return f'<div class="figures">{"".join(parts)}</div>'
+def _figure(title: str, description: str, drawn: Sequence[Curve], svg: str) -> str:
+    """A chart with its title and description, and the names of the curves if there are several."""
+    description = html.escape(description)
+    names = {curve.colour: html.escape(curve.name) for curve in drawn}
+    entries = "".join(
+        f'<span class="c{colour % charts.COLOURS}"><i></i>{name}</span>' for colour, name in names.items()
+    )
+    legend = f'<div class="legend">{entries}</div>' if len(names) > 1 else ""
+    return (
+        f"<figure><figcaption><b>{title}</b><span>{description}</span></figcaption>{legend}"
+        f'<div role="img" aria-label="{description}">{svg}</div></figure>'
+    )
 
 
-def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
-    """Loss of each run against the step, in training and on validation; None without any."""
+def losses(by_run: Mapping[str, Metrics]) -> str:
+    """Loss of each run against the step, in training and on validation."""
     drawn, texts = [], []
     alone = len(by_run) == 1
     for i, (name, metrics) in enumerate(by_run.items()):
@@ -61,14 +53,14 @@ def losses(by_run: Mapping[str, Metrics]) -> Figure | None:
             best = min(validation, key=itemgetter(1))
             drawn.append(Curve("validation" if alone else name, validation, i + alone, "dots", best))
     if not drawn:
-        return None
+        return ""
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
     svg = charts.line_chart(drawn, "step", "loss", digits=3)
-    return Figure("Loss", f"Training: {', '.join(texts)}.{kinds}", svg, drawn)
+    return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", drawn, svg)
 
 
-def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> Figure | None:
-    """Validation accuracy of each run against the step; None if no run was validated.
+def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> str:
+    """Validation accuracy of each run against the step; empty if no run was validated.
 
     A run without steps, such as a linear model, is a dashed line at its accuracy in `levels`.
     """
@@ -85,21 +77,22 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
             drawn.append(Curve(name, [(0, level), (last, level)], i, "level", (last, level)))
             texts.append(f"{name} {level:.2f}% (dashed)")
     if not drawn:
-        return None
+        return ""
     values = [y for curve in drawn for _, y in curve.points]
     y_range = (min(*values, max(values) - 1), max(values))
     svg = charts.line_chart(drawn, "step", "accuracy, %", digits=2, y_range=y_range)
     description = f"The best: {', '.join(texts)}. The axis starts at {charts.ticks(*y_range)[0]:g}%."
-    return Figure("Validation accuracy", description, svg, drawn)
+    return _figure("Validation accuracy", description, drawn, svg)
 
 
-def logged_curve(metrics: Metrics, key: str, title: str) -> Figure | None:
+def logged_curve(metrics: Metrics, key: str, title: str) -> str:
     """A number that each step logs, such as the learning rate, against the step."""
     points = binned_means([(line["step"], line[key]) for line in metrics if key in line])
     if not points:
-        return None
-    svg = charts.line_chart([Curve(title, points, 0)], "step", title.lower(), digits=5)
-    return Figure(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", svg)
+        return ""
+    drawn = [Curve(title, points, 0)]
+    svg = charts.line_chart(drawn, "step", title.lower(), digits=5)
+    return _figure(title, f"From {points[0][1]:.3g} to {points[-1][1]:.3g}.", drawn, svg)
 
 
 def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -113,24 +106,24 @@ def binned_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def roc(by_name: Mapping[str, Predictions]) -> Figure | None:
-    """True against false positives of the second of two classes; None if the split lacks a class."""
+def roc(by_name: Mapping[str, Predictions]) -> str:
+    """True against false positives of the second of two classes; empty if the split lacks a class."""
     from sklearn.metrics import roc_curve
 
     drawn, areas = [], []
     for i, (name, each) in enumerate(by_name.items()):
         evaluation = each.evaluation
         if len(evaluation.classes) != 2 or evaluation.roc_auc is None:
-            return None
+            return ""
         x, y, _ = roc_curve(each.labels, np.exp(each.log_probabilities[:, 1]))
         points = np.unique(np.linspace(0, len(x) - 1, NUM_POINTS).astype(int))
         drawn.append(Curve(name, list(zip(x[points].tolist(), y[points].tolist(), strict=True)), i))
         areas.append(f"{name} {evaluation.roc_auc:.4f}")
     svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
-    return Figure("ROC", f"Of {evaluation.classes[1]!r}; the area under it: {', '.join(areas)}.", svg, drawn)
+    return _figure("ROC", f"Of {evaluation.classes[1]!r}; the area under it: {', '.join(areas)}.", drawn, svg)
 
 
-def reliability(by_name: Mapping[str, Predictions]) -> Figure:
+def reliability(by_name: Mapping[str, Predictions]) -> str:
     """Accuracy against confidence in bins of equally many reviews. A run alone is also shown uncalibrated."""
     first = next(iter(by_name.values()))
     shown = [(name, each.log_probabilities, each.evaluation.calibrated) for name, each in by_name.items()]
@@ -147,7 +140,7 @@ def reliability(by_name: Mapping[str, Predictions]) -> Figure:
     lowest = min(chance, *(accuracy for curve in drawn for _, accuracy in curve.points))
     svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=(lowest, 1), diagonal=chance)
     errors = ", ".join(f"{name} {100 * calibration.ece:.2f}%" for name, _, calibration in shown)
-    return Figure("Reliability", f"Calibration error: {errors}.", svg, drawn)
+    return _figure("Reliability", f"Calibration error: {errors}.", drawn, svg)
 
 
 def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:
