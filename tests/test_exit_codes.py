@@ -118,7 +118,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(page: str) -> 
     for command in (["predict", "--explain", "good", "--html", page], ["compare", "a", "b", "--html", page]):
         refused = imdb_tx(*command)
         assert isinstance(refused.exception, ConfigError)
-        assert "name a file such as page.html" in str(refused.exception)
+        assert "name a file that ends in .html or .htm" in str(refused.exception)
 
 
 @pytest.mark.parametrize("output", ["page.html", "table.csv", "m.onnx"])
@@ -154,7 +154,7 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_page(tmp_path: Path, kind: int)
         pytest.skip("only root makes devices")
     refused = imdb_tx("predict", "--explain", "good", "--html", page)
     assert isinstance(refused.exception, ConfigError)
-    assert "not an ordinary file; name a file such as page.html" in str(refused.exception)
+    assert "not an ordinary file; name a file that ends in .html or .htm" in str(refused.exception)
     assert stat.S_IFMT(page.stat().st_mode) == kind
 
 

@@ -7,7 +7,6 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import ConfigError
-from imdb_transformer.report.layout import check_page
 
 HTML_HELP = "Also write a page with the curves of all runs."
 
@@ -33,9 +32,11 @@ def compare(
     from imdb_transformer import hardware
     from imdb_transformer.evaluation.compare import compare as compare_runs
     from imdb_transformer.report import evaluations, pages
+    from imdb_transformer.report.layout import PAGE_ENDINGS
+    from imdb_transformer.store.files import check_writable
 
     if html is not None:
-        check_page(html)
+        check_writable("--html", html, PAGE_ENDINGS)
     hardware.keep_freed_memory()
     comparison, predictions = compare_runs(paths, split)
     if html is not None:  # before stdout, whose reader may leave

@@ -9,7 +9,7 @@ import typer
 
 from imdb_transformer.cli import options, predictions, screen
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.report.layout import check_page
+from imdb_transformer.report.layout import PAGE_ENDINGS
 
 _why = partial(typer.Option, rich_help_panel="Why")
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Reviews, or - to read stdin.")]
@@ -77,7 +77,9 @@ def predict(
     }
     _check_options(mistakes | _mistakes_of_views(has_input, explain, method, attention, layer, head, html))
     if html is not None:
-        check_page(html)
+        from imdb_transformer.store.files import check_writable
+
+        check_writable("--html", html, PAGE_ENDINGS)
     paths = run_paths or [default_run()]
     if not run_paths:
         screen.note(f"run: {paths[0]}")

@@ -19,7 +19,7 @@ from imdb_transformer.data.tokenizer import FILE_NAME, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError, reason_of
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import run
-from imdb_transformer.store.files import why_unwritable, write_whole
+from imdb_transformer.store.files import check_writable, write_whole
 from imdb_transformer.store.run import RunInfo
 
 if TYPE_CHECKING:
@@ -60,10 +60,8 @@ def export(path: Path, output: Path | None = None) -> Path:
         raise ConfigError("Export needs onnx and onnxscript: pip install onnx onnxscript.") from None
     from imdb_transformer.inference.transformer import CalibratedClassifier, TransformerModel
 
-    if output is not None and output.suffix != SUFFIX:
-        raise ConfigError(f"--output {output}: its name must end in {SUFFIX}.")
-    if output is not None and (problem := why_unwritable(output)):
-        raise ConfigError(f"--output {output}: {problem}.")
+    if output is not None:
+        check_writable("--output", output, [SUFFIX])
     opened, folder = run.locate(path)
     if output is None:
         opened.reports.mkdir(parents=True, exist_ok=True)

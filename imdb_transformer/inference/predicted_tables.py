@@ -17,7 +17,7 @@ from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
-from imdb_transformer.store.files import whole_file, why_unwritable, write_whole
+from imdb_transformer.store.files import check_writable, whole_file, write_whole
 from imdb_transformer.store.locks import locked
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -56,14 +56,11 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
 
     Without `force`, it also refuses to replace the file `source` of the rows.
     """
+    check_writable("--output", path, WRITTEN)
     suffix, problem = path.suffix.lower(), ""
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     unfit = [field for field in schema if not _can_hold(suffix, field.type)]
-    if suffix not in WRITTEN:
-        problem = f"its name must end in one of {', '.join(WRITTEN)}"
-    elif unwritable := why_unwritable(path):
-        problem = unwritable
-    elif not force and source is not None and path.exists() and source.exists() and path.samefile(source):
+    if not force and source is not None and path.exists() and source.exists() and path.samefile(source):
         problem = "it is the input; --force replaces it"
     elif twice:
         problem = f"the input has several columns {twice[0]!r}; name them differently"

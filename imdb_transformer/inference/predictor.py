@@ -213,7 +213,7 @@ def identity_of(path: Path) -> str:
 
 
 def _is_exported(path: Path) -> bool:
-    return path.suffix == SUFFIX and path.is_file()
+    return path.suffix.lower() == SUFFIX and path.is_file()
 
 
 def unfamiliar(predictor: Predictor, texts: Sequence[str]) -> list[str]:

@@ -8,11 +8,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from imdb_transformer.errors import ConfigError
-
 Row = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
 LONG_HEADING = 16  # characters of a heading that may be broken
+PAGE_ENDINGS = (".html", ".htm")
 
 
 def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
@@ -104,17 +103,6 @@ def shortened(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"
-
-
-def check_page(path: Path) -> None:
-    """Raises ConfigError, or OSError, if `write_page` cannot write such a file."""
-    from imdb_transformer.store.files import why_unwritable  # with pydantic, which --help does not need
-
-    problem = why_unwritable(path)
-    if not problem and path.suffix.lower() not in (".html", ".htm"):
-        problem = "a page's name ends in .html"  # it may be a table of the user's
-    if problem:
-        raise ConfigError(f"--html {path}: {problem}; name a file such as page.html.")
 
 
 def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_seconds: int = 0) -> None:

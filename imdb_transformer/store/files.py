@@ -13,14 +13,14 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.store.locks import take
 
 CHECKSUM = "sha256"  # key of a JSON file's own checksum
@@ -91,19 +91,22 @@ def whole_file(path: Path) -> Iterator[Path]:
         _sync(target.parent)
 
 
-def why_unwritable(path: Path) -> str:
-    """What is wrong with the name of a file to be written; empty if nothing is.
+def check_writable(option: str, path: Path, endings: Sequence[str]) -> None:
+    """Raises ConfigError if an option names what is not a file to be written, with one of the endings.
 
     `whole_file` would replace a pipe or a device. Raises OSError if the folder cannot be written.
     """
-    if path.is_dir():
-        return "it is a folder"
-    if path.exists() and not path.is_file():
-        return "it is not an ordinary file"
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}"
+    problems = {
+        "it is a folder": path.is_dir(),
+        "it is not an ordinary file": path.exists() and not path.is_file(),
+        f"there is no folder {path.parent}": not path.parent.is_dir(),
+        "its name has another ending": path.suffix.lower() not in endings,
+    }
+    for problem, exists in problems.items():
+        if exists:
+            raise ConfigError(f"{option} {path}: {problem}; name a file that ends in {' or '.join(endings)}.")
     with _temporary(_target(path), Path.touch):
-        return ""
+        pass
 
 
 def _target(path: Path) -> Path:
