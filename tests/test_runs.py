@@ -51,15 +51,15 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
     assert f"--resume {runs}/killed" in shown
     assert shown.count("next:") == 2
     with locked(runs / "killed"):
-        assert {each.status for each in runs_in(runs)} == {"finished", "interrupted", "running"}
+        assert {each["status"] for each in runs_in(runs)} == {"finished", "interrupted", "running"}
 
 
 def test_a_pruned_run_is_smaller_and_whole_and_predicts(runs: Path) -> None:
     folder = runs / "classifier"
-    before, ended = {each.run: each.num_bytes for each in runs_in(runs)}, result_of(folder)
+    before, ended = {each["run"]: each["num_bytes"] for each in runs_in(runs)}, result_of(folder)
     assert imdb_tx("runs", runs, "--prune").exit_code == 0
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["best"]
-    assert {each.run for each in runs_in(runs) if each.num_bytes < before[each.run] * 0.8} == {
+    assert {each["run"] for each in runs_in(runs) if each["num_bytes"] < before[each["run"]] * 0.8} == {
         str(folder), str(runs / "encoder"),
     }  # fmt: skip
     assert not any(verify(folder).values())
@@ -167,7 +167,7 @@ def test_a_pruned_run_shows_the_cost_of_its_whole_training(tiny: Tiny, tmp_path:
     assert before.best_step < before.num_steps
     imdb_tx("runs", tmp_path, "--prune")
     assert result_of(folder) == before
-    assert runs_in(tmp_path)[0].step == before.num_steps
+    assert runs_in(tmp_path)[0]["step"] == before.num_steps
 
 
 def test_a_checkpoint_may_be_named_without_the_folder_of_the_runs(

@@ -35,5 +35,4 @@ def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.J
     listed = upkeep.runs_in(folder)
     if num_unread := len(upkeep.run_files(folder)) - len(listed):
         screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
-    records = [each.model_dump() for each in listed]
-    screen.show(json.dumps(records) if as_json else summaries.runs(listed, folder))
+    screen.show(json.dumps(listed) if as_json else summaries.runs(listed, folder))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.data.encoded import TokenizedCorpus
     from imdb_transformer.evaluation.baseline import Baseline, Yardstick
     from imdb_transformer.evaluation.scores import ClassScore, Score
-    from imdb_transformer.store.upkeep import RunSummary
     from imdb_transformer.training.estimate import Estimate
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
@@ -195,7 +194,7 @@ def baseline(fitted: "Baseline") -> str:
     return f"{fitted.run}: {model}; {_score(fitted.validation)}\nnext: {following}"
 
 
-def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
+def runs(listed: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """What `imdb-tx runs` prints: a table, commands that continue runs, and the runs of the package."""
     from imdb_transformer.store.run import COMMANDS, INFO, SHIPPED
 
@@ -205,17 +204,18 @@ def runs(listed: "Sequence[RunSummary]", folder: Path) -> str:
     header = ["run", "started (UTC)", "reviews", "kind", "status", "validation", "MiB"]
     rows = [
         [
-            each.run, each.started[:16].replace("T", " "), Path(each.source).name, each.kind, each.status,
-            "-" if each.validation_accuracy is None else percent(each.validation_accuracy),
-            round(each.num_bytes / 2**20),
+            each["run"], each["started"][:16].replace("T", " "), Path(each["source"]).name,
+            each["kind"], each["status"],
+            "-" if each["validation_accuracy"] is None else percent(each["validation_accuracy"]),
+            round(each["num_bytes"] / 2**20),
         ]
         for each in listed
     ]  # fmt: skip
     unfinished = [
-        f"{each.run} stopped at step {each.step:,}\n"
-        f"next: {command_line(COMMANDS[each.kind], '--resume', each.run)}"
+        f"{each['run']} stopped at step {each['step']:,}\n"
+        f"next: {command_line(COMMANDS[each['kind']], '--resume', each['run'])}"
         for each in listed
-        if each.status in ("interrupted", "killed") and each.kind in COMMANDS
+        if each["status"] in ("interrupted", "killed") and each["kind"] in COMMANDS
     ]
     return "\n".join([text_table(header, rows), *unfinished, package])
 

@@ -5,34 +5,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from imdb_transformer.errors import RunError, warn
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
-from imdb_transformer.store.run import Kind
 
 MAX_NAME_BYTES = 60  # of the reviews' name in a run's name; a file system allows 255 in all
-
-
-class RunSummary(BaseModel):
-    """A run in a list."""
-
-    run: str
-    started: str
-    source: str
-    """of its reviews"""
-    kind: Kind
-    status: str
-    """as in run.json; `killed` if that is `running` and no process has the run"""
-    step: int
-    """of the last checkpoint"""
-    validation_accuracy: float | None
-    """of the best checkpoint; an encoder has none"""
-    num_bytes: int
 
 
 def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
@@ -67,20 +48,20 @@ def run_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"[!.]*/{run.INFO}"))
 
 
-def runs_in(folder: Path) -> list[RunSummary]:
+def runs_in(folder: Path) -> list[dict[str, Any]]:
     """The runs below a folder, oldest first. A damaged one is left out."""
     listed = []
     for path in run_files(folder):
         with suppress(RunError, PermissionError):
             listed.append(_summary(run.open_run(path.parent)))
-    return sorted(listed, key=lambda each: each.started)
+    return sorted(listed, key=itemgetter("started"))
 
 
 def prune(folder: Path) -> Iterator[tuple[Path, int]]:
     """Prunes the finished runs below a folder; yields each run and the bytes that were freed."""
     for listed in runs_in(folder):
-        if freed := prune_run(run.open_run(Path(listed.run))):
-            yield Path(listed.run), freed
+        if freed := prune_run(run.open_run(Path(listed["run"]))):
+            yield Path(listed["run"]), freed
 
 
 def prune_run(opened: run.Run) -> int:
@@ -103,19 +84,22 @@ def prune_run(opened: run.Run) -> int:
     return freed
 
 
-def _summary(opened: run.Run) -> RunSummary:
-    info = opened.info
+def _summary(opened: run.Run) -> dict[str, Any]:
+    """A run in a list: what it is, the step of its last checkpoint, the accuracy of its best, and its size.
+
+    The status is as in run.json, or `killed` if that is `running` and no process has the run.
+    """
+    info, status = opened.info, str(opened.info.status)
     counters = info.counters or _counters(opened, run.LAST) or _counters(opened, "best") or {}
     best = counters.get("best") if info.kind != "encoder" else None
-    status: str = info.status
     if status == "running":
         with suppress(RunError), locked(opened.folder):  # RunError: a process has the run
             status = "killed"
-    return RunSummary(
-        run=str(opened.folder), started=info.started, source=opened.config.data.source, kind=info.kind,
-        status=status, step=counters.get("step", 0),
-        validation_accuracy=best["accuracy"] if best else None, num_bytes=_num_bytes(opened.folder),
-    )  # fmt: skip
+    return {
+        "run": str(opened.folder), "started": info.started, "source": opened.config.data.source,
+        "kind": info.kind, "status": status, "step": counters.get("step", 0),
+        "validation_accuracy": best["accuracy"] if best else None, "num_bytes": _num_bytes(opened.folder),
+    }  # fmt: skip
 
 
 def _counters(opened: run.Run, name: run.CheckpointName) -> dict[str, Any] | None:
