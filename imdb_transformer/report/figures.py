@@ -43,7 +43,7 @@ def losses(by_run: Mapping[str, Metrics]) -> str:
     alone = len(by_run) == 1
     for i, (name, metrics) in enumerate(by_run.items()):
         training = binned_means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
-        validation = _validations(metrics, "loss")
+        validation = [(line["step"], line["validation"]["loss"]) for line in metrics if "validation" in line]
         if training:
             labelled = None if validation else training[-1]
             drawn.append(Curve("training" if alone else name, training, i, "thin", labelled))
@@ -67,7 +67,8 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
     drawn, texts = [], []
     last = max((line["step"] for metrics in by_run.values() for line in metrics), default=0)
     for i, (name, metrics) in enumerate(by_run.items()):
-        points = [(step, 100 * accuracy) for step, accuracy in _validations(metrics, "accuracy")]
+        validated = [line for line in metrics if "validation" in line]
+        points = [(line["step"], 100 * line["validation"]["accuracy"]) for line in validated]
         if points:
             best = max(points, key=itemgetter(1))
             drawn.append(Curve(name, points, i + (len(by_run) == 1), "dots", best))
@@ -141,7 +142,3 @@ def reliability(by_name: Mapping[str, Predictions]) -> str:
     svg = charts.line_chart(drawn, "confidence", "accuracy", digits=3, y_range=(lowest, 1), diagonal=chance)
     errors = ", ".join(f"{name} {100 * calibration.ece:.2f}%" for name, _, calibration in shown)
     return _figure("Reliability", f"Calibration error: {errors}.", drawn, svg)
-
-
-def _validations(metrics: Metrics, key: str) -> list[tuple[int, float]]:
-    return [(line["step"], line["validation"][key]) for line in metrics if "validation" in line]
