@@ -11,7 +11,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, sources
-from imdb_transformer.data.reviews import ColumnsBySplit, Reviews, from_label_names
+from imdb_transformer.data.reviews import LabelledText, Reviews, from_label_names
 from imdb_transformer.errors import DataError, DataWarning
 
 
@@ -377,47 +377,52 @@ def test_demo_is_the_same_each_time_balanced_and_without_shared_texts() -> None:
     assert sum(first.splits["train"].labels) == sum(first.splits["test"].labels) == 1500
 
 
+def labelled_texts(*labels: str | None) -> list[LabelledText]:
+    """A text with each label."""
+    return [(f"text {i}", label, f"r.csv: row {i + 1}") for i, label in enumerate(labels)]
+
+
 def test_classes_that_differ_only_in_spelling_give_a_warning() -> None:
     labels = ["pos", "Pos", "neg", "po s", "Straße", "STRASSE", "meh"]
-    columns: ColumnsBySplit = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    rows = {"train": labelled_texts(*labels)}
     with pytest.warns(
         DataWarning, match=r"written: 'Pos', 'po s', 'pos'; 'STRASSE', 'Straße'\. If"
     ) as caught:
-        assert len(from_label_names(columns, origin="r.csv").classes) == 7
+        assert len(from_label_names(rows, "r.csv").classes) == 7
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from_label_names(columns, origin="r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
-        from_label_names({"train": (["a", "b"], ["pos", "neg"])}, origin="r.csv")
+        from_label_names(rows, "r.csv", classes=["pos", "Pos", "neg", "po s", *labels[4:]])
+        from_label_names({"train": labelled_texts("pos", "neg")}, "r.csv")
 
 
 def test_a_class_that_may_be_a_missing_label_gives_a_warning() -> None:
-    columns: ColumnsBySplit = {"train": (["a", "b", "c"], ["nan", "none", "pos"])}
+    rows = {"train": labelled_texts("nan", "none", "pos")}
     with pytest.warns(DataWarning, match="'nan' is learnt as a class. If it means that a label is missing"):
-        assert from_label_names(columns, origin="r.csv").classes == ("nan", "none", "pos")
+        assert from_label_names(rows, "r.csv").classes == ("nan", "none", "pos")
 
 
 def test_a_test_split_without_labels_is_told_if_its_rows_are_left_out() -> None:
-    columns: ColumnsBySplit = {"train": (["a", "b"], ["neg", "pos"]), "test": (["c", "d"], [None, None])}
+    rows = {"train": labelled_texts("neg", "pos"), "test": labelled_texts(None, None)}
     left_out: list[str] = []
     with pytest.raises(DataError, match=r"no review of test has a label of train\. To train without test"):
-        from_label_names(columns, origin="folder", bad_row=left_out.append)
+        from_label_names(rows, "folder", bad_row=left_out.append)
     assert len(left_out) == 2
 
 
 def test_classes_that_look_the_same_give_a_warning() -> None:
     labels = ["caf\u00e9", "cafe\u0301", "pos", "pos\u200b", "1", "\uff11", "neg"]
-    columns: ColumnsBySplit = {"train": ([f"text {i}" for i in range(7)], [*labels])}
+    rows = {"train": labelled_texts(*labels)}
     with pytest.warns(
         DataWarning, match=r"written: '1', '１'; 'cafe\u0301', 'caf\u00e9'; 'pos', 'pos\\u200b'\. If"
     ):
-        assert len(from_label_names(columns, origin="r.csv").classes) == 7
+        assert len(from_label_names(rows, "r.csv").classes) == 7
 
 
 def test_equal_numbers_that_are_several_classes_give_a_warning() -> None:
-    columns: ColumnsBySplit = {"train": (["a", "b", "c", "d"], ["4.50", "1", "4.5", "nan"])}
+    rows = {"train": labelled_texts("4.50", "1", "4.5", "nan")}
     with pytest.warns(DataWarning, match=r"written: '4\.5', '4\.50'\. If"):
-        assert len(from_label_names(columns, origin="r.csv").classes) == 4
+        assert len(from_label_names(rows, "r.csv").classes) == 4
 
 
 def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imdb_transformer.data.layouts import has_hidden_part
-from imdb_transformer.data.reviews import SPLIT_ALIASES, ColumnsBySplit, Reviews, from_label_names, refuse
+from imdb_transformer.data.reviews import SPLIT_ALIASES, Reviews, RowsBySplit, from_label_names, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
@@ -156,7 +156,7 @@ def _collect(
     files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None],
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
-    columns: ColumnsBySplit = {}
+    rows: RowsBySplit = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
         try:
@@ -165,9 +165,7 @@ def _collect(
             bad_row(f"{origin}: {path} {undecodable(encoding)}")
             continue
         split = "unsupervised" if folder == "unsup" else SPLIT_ALIASES.get(split, split)
-        texts, labels = columns.setdefault(split, ([], []))
-        texts.append(text)
-        labels.append(folder)
-    if not columns:
+        rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))
+    if not rows:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
-    return from_label_names(columns, origin=origin, classes=classes)
+    return from_label_names(rows, origin, classes)

@@ -30,8 +30,8 @@ BREAK_TAG = r"<br\s*/?>"
 
 T = TypeVar("T")
 
-# By split: texts, and the label of each text.
-ColumnsBySplit = dict[str, tuple[list[str], list[object]]]
+LabelledText = tuple[str, object, str]  # text, label, and its place in the source, for messages
+RowsBySplit = dict[str, list[LabelledText]]
 
 
 class Rows(NamedTuple):
@@ -71,52 +71,48 @@ def refuse_row(problem: str) -> None:
 
 
 def from_label_names(
-    columns: ColumnsBySplit, *, origin: str, classes: Sequence[str] = (), labelled: bool = True,
-    bad_row: Callable[[str], None] = refuse, place: Callable[[str, int], str] | None = None,
+    rows: RowsBySplit, origin: str, classes: Sequence[str] = (), *, labelled: bool = True,
+    bad_row: Callable[[str], None] = refuse,
 ) -> Reviews:  # fmt: skip
-    """Reviews from (texts, label names) by split. `classes` are by default those of train.
+    """Reviews from texts with the names of their labels. `classes` are by default those of train.
 
     `bad_row` is called for a row without a label, or with a label that is not a class. If it returns, the row
-    is left out. `place` names the i-th row of a split. Without `labelled` no split has labels, and there are
-    no classes. Otherwise raises DataError for fewer than two.
+    is left out. Without `labelled` no split has labels, and there are no classes. Otherwise raises DataError
+    for fewer than two.
     """
-    if "train" not in columns and not classes:
-        raise DataError(f"{origin} has no train split; it has: {', '.join(columns) or 'nothing'}.")
-    names = {split: [label_name(label) for label in labels] for split, (_, labels) in columns.items()}
+    if "train" not in rows and not classes:
+        raise DataError(f"{origin} has no train split; it has: {', '.join(rows) or 'nothing'}.")
     if labelled and not classes:
-        classes = sorted(set(filter(None, names["train"])), key=_numbers_first)
+        names = {label_name(label) for _, label, _ in rows["train"]} - {None}
+        classes = sorted(filter(None, names), key=_numbers_first)
         _warn_of_spellings(classes)
     index = {name: i for i, name in enumerate(classes)}
-    place = place or (lambda split, i: f"{origin}: row {i + 1} of {split}")
     splits = {}
-    for split in (name for name in SPLITS if name in columns):
-        texts, _ = columns[split]
-        if split == "unsupervised" or not labelled:
-            splits[split] = Rows(texts, [UNLABELLED] * len(texts))
-            continue
+    for split in (name for name in SPLITS if name in rows):
+        is_labelled = labelled and split != "unsupervised"
         splits[split] = Rows([], [])
-        for i, (text, name) in enumerate(zip(texts, names[split], strict=True)):
-            if name in index:
+        for text, label, place in rows[split]:
+            name = label_name(label)
+            number = index.get(name or "") if is_labelled else UNLABELLED
+            if number is not None:
                 splits[split].texts.append(text)
-                splits[split].labels.append(index[name])
+                splits[split].labels.append(number)
             else:
                 known = ", ".join(classes[:10])
                 problem = f"label {name!r}; the classes are {known}" if name else "no label"
-                bad_row(f"{place(split, i)} has {problem}")
+                bad_row(f"{place} has {problem}")
     if labelled:
-        _check_labels(splits, columns, classes, origin)
+        _check_labels(splits, rows, classes, origin)
     return Reviews(splits, tuple(classes))
 
 
-def _check_labels(
-    splits: Mapping[str, Rows], columns: ColumnsBySplit, classes: Sequence[str], origin: str
-) -> None:
+def _check_labels(splits: Mapping[str, Rows], rows: RowsBySplit, classes: Sequence[str], origin: str) -> None:
     """Raises DataError for fewer than two classes, and if no text of a split beside train has a label."""
     if len(classes) < 2:
         only = f"only {classes[0]!r}" if classes else "no labelled review"
         raise DataError(f"{origin}: a classifier needs two classes or more; train has {only}.")
     for split in ("validation", "test") if "train" in splits else ():
-        if split in splits and columns[split][0] and not splits[split].texts:
+        if split in splits and rows[split] and not splits[split].texts:
             raise DataError(
                 f"{origin}: no review of {split} has a label of train. To train without {split}, name the "
                 "file of train as the source."
@@ -143,8 +139,11 @@ def _warn_of_spellings(classes: Iterable[str]) -> None:
 
 def label_name(value: object) -> str | None:
     """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label, or NaN."""
-    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-    name = "" if is_missing else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
+    name = (
+        ""
+        if value is None or value != value
+        else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
+    )
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 

@@ -6,7 +6,7 @@ It leaves nothing on disk, except what `datasets` downloads into its cache.
 import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from imdb_transformer.data import archive, demo, layouts, tables
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
-    ColumnsBySplit,
+    LabelledText,
     Reviews,
+    RowsBySplit,
     from_label_names,
     refuse_row,
 )
@@ -48,39 +49,44 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
 
     With `classes`, tables may lack the split `train` or some of these classes.
     """
-    source = config.source
+    reported: list[str] = []
+    skip = tables.Skip(reported.append)
+    reviews = _read(config, classes, skip if config.bad_rows == "skip" else refuse_row)
+    if skip.num_rows:
+        warn("\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported]))
+    return reviews
+
+
+def _read(config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
+    source, path = config.source, Path(config.source)
     if source == "demo":
         return demo.reviews()
     if source == "hub":
-        return _load_dataset(HUB_NAME, DataConfig(), classes, hint=WITHOUT_NETWORK)
+        return _load_dataset(HUB_NAME, DataConfig(), classes, bad_row, hint=WITHOUT_NETWORK)
     if archive.is_url(source):
-        with _bad_rows(config) as bad_row:
-            return archive.read_url(source, encoding=config.encoding, bad_row=bad_row)
-    path = Path(source)
+        return archive.read_url(source, encoding=config.encoding, bad_row=bad_row)
     if not path.exists():
         raise DataError(f"{source!r} is not a source: there is no file or folder {path.absolute()}.")
     if path.is_dir():
-        return _read_folder(path, config, classes)
+        return _read_folder(path, config, classes, bad_row)
     is_text = tables.suffix_of(path) == ".txt"
     if tables.is_table(path) or (is_text and not config.label_column):
-        return _read_tables({"train": [path]}, config, classes)
+        return _read_tables({"train": [path]}, config, classes, bad_row)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        with _bad_rows(config) as bad_row:
-            return archive.read_archive(path, encoding=config.encoding, bad_row=bad_row)
+        return archive.read_archive(path, encoding=config.encoding, bad_row=bad_row)
     endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 
-def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
+def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
     if root:
-        with _bad_rows(config) as bad_row:
-            return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
+        return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     files = layouts.tables_by_split(folder, Path(config.data_dir))
     in_folder = [path for path in chain(*files.values()) if path.parent == folder]
     if layouts.has_card(folder) and "train" not in map(layouts.split_of_name, in_folder):
-        return _read_card(folder, config, classes)
+        return _read_card(folder, config, classes, bad_row)
     unnamed = files.pop("", [])
     if not files and not unnamed:
         raise DataError(
@@ -98,46 +104,30 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str]) -> Re
     if unread := sorted(str(path.relative_to(folder)) for path in {*unnamed, *others} - read_files):
         names = ", ".join(unread)
         warn(f"{folder}: not read: {names:.200}. The names of the others say which split they are.")
-    return _read_tables(files, config, classes)
+    return _read_tables(files, config, classes, bad_row)
 
 
-@contextmanager
-def _bad_rows(config: DataConfig) -> Iterator[tables.Report]:
-    """What to call for a bad row. At the end, a warning counts those that were left out."""
-    reported: list[str] = []
-    skip = tables.Skip(reported.append)
-    yield skip if config.bad_rows == "skip" else refuse_row
-    if skip.num_rows:
-        warn("\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported]))
-
-
-def _read_tables(files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str]) -> Reviews:
-    columns: ColumnsBySplit = {}
-    places: dict[str, list[tuple[Path, int]]] = {}
+def _read_tables(
+    files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: tables.Report
+) -> Reviews:
+    rows: RowsBySplit = {}
     first, class_names = None, None
-    with _bad_rows(config) as bad_row:
-        for split in (name for name in SPLITS if name in files):  # train first
-            texts, labels = columns.setdefault(split, ([], []))
-            places[split] = []
-            for path in files[split]:
-                try:
-                    schema, blocks = _opened(path, _columns_needed(split, config), config, bad_row, first)
-                except EmptyError:  # as Spark leaves parts
-                    if len(files[split]) > 1:
-                        continue
-                    raise
-                first = first or path
-                class_names = tables.class_names(schema, config.label_column) or class_names
-                part, numbers = _columns(blocks, schema, split, config, path, bad_row, class_names)
-                texts += part[0]
-                labels += part[1]
-                places[split] += [(path, number) for number in numbers]
-            if not texts:
-                raise DataError(f"{files[split][0]} has no rows that can be read.")
-        return from_label_names(
-            columns, origin=config.source, classes=classes, labelled=bool(config.label_column),
-            bad_row=bad_row, place=lambda split, i: tables.place(*places[split][i]),
-        )  # fmt: skip
+    for split in (name for name in SPLITS if name in files):  # train first
+        rows[split] = []
+        for path in files[split]:
+            try:
+                schema, blocks = _opened(path, _columns_needed(split, config), config, bad_row, first)
+            except EmptyError:  # as Spark leaves parts
+                if len(files[split]) > 1:
+                    continue
+                raise
+            first = first or path
+            class_names = tables.class_names(schema, config.label_column) or class_names
+            rows[split] += _labelled_texts(blocks, schema, split, config, path, bad_row, class_names)
+        if not rows[split]:
+            raise DataError(f"{files[split][0]} has no rows that can be read.")
+    is_labelled = bool(config.label_column)
+    return from_label_names(rows, config.source, classes, labelled=is_labelled, bad_row=bad_row)
 
 
 def _opened(
@@ -163,17 +153,16 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
     return columns
 
 
-def _columns(
+def _labelled_texts(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
     bad_row: tables.Report, former_names: list[str] | None = None,
-) -> tuple[tuple[list[str], list[object]], list[int]]:  # fmt: skip
-    """The texts and labels of a table, and their row numbers. If there are no labels, they are None.
+) -> list[LabelledText]:  # fmt: skip
+    """The texts of a table with their labels and places. If there are no labels, they are None.
 
     `former_names` are the classes that another table gave numbers. They hold if this one gives none.
     """
-    texts: list[str] = []
-    labels: list[object] = []
-    numbers: list[int] = []
+    rows: list[LabelledText] = []
+    place = tables.place(origin)
     is_labelled = config.label_column in _columns_needed(split, config)
     names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
@@ -182,22 +171,24 @@ def _columns(
         raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.{advice}")
     if is_labelled and names is None and pa.types.is_integer(kind):
         names = former_names
-    is_short = pa.types.is_float32(kind) or pa.types.is_float16(kind)
-    by_index = dict(enumerate(names or ()))
-    for batch, batch_numbers in tables.with_text(
+    for batch, numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
     ):
-        texts += batch.column(config.text_column).to_pylist()
-        numbers += batch_numbers
-        values = batch.column(config.label_column).to_pylist() if is_labelled else [None] * len(batch_numbers)
-        if is_short:  # 4.1 became 4.099999904632568
-            number = kind.to_pandas_dtype()
-            values = [None if value is None else float(str(number(value))) for value in values]
-        labels += values if names is None else map(by_index.get, values)  # None if it is outside the classes
-    return (texts, labels), numbers
+        texts = batch.column(config.text_column).to_pylist()
+        labels: Iterable[Any] = [None] * len(texts)
+        if is_labelled:
+            column = batch.column(config.label_column)
+            # As a Python number, a short 4.1 would be 4.099999904632568.
+            is_float = pa.types.is_floating(kind)
+            labels = column.to_numpy(zero_copy_only=False) if is_float else column.to_pylist()
+        if names is not None:
+            labels = map(dict(enumerate(names)).get, labels)  # None if it is outside the classes
+        places = (f"{place} {number}" for number in numbers)
+        rows += zip(texts, labels, places, strict=True)
+    return rows
 
 
-def _read_card(folder: Path, config: DataConfig, classes: Sequence[str]) -> Reviews:
+def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
     """Reviews of a folder in the hub's layout, whose card says which files are which split."""
     import datasets
 
@@ -208,33 +199,30 @@ def _read_card(folder: Path, config: DataConfig, classes: Sequence[str]) -> Revi
         stack.callback(datasets.logging.set_verbosity, datasets.logging.get_verbosity())
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="imdb-tx-"))
-        return _load_dataset(str(folder.resolve()), config, classes, cache_dir=cache)
+        return _load_dataset(str(folder.resolve()), config, classes, bad_row, cache_dir=cache)
 
 
 def _load_dataset(
-    name: str, config: DataConfig, classes: Sequence[str], *, hint: str = "", **options: Any
+    name: str, config: DataConfig, classes: Sequence[str], bad_row: tables.Report, *,
+    hint: str = "", **options: Any,
 ) -> Reviews:  # fmt: skip
     """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
-    with _bad_rows(config) as bad_row:
-        columns, numbers = {}, {}
-        try:
-            for loaded_name, rows in datasets.load_dataset(name, **options).items():
-                split = SPLIT_ALIASES.get(loaded_name, loaded_name)
-                tables.check_columns(rows.column_names, _columns_needed(split, config), name)
-                table = rows.with_format("arrow")[:].combine_chunks()
-                blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
-                read = _columns(blocks, table.schema, split, config, f"{name}, split {split}", bad_row)
-                columns[split], numbers[split] = read
-        except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
-            # offline it is a ConnectionError, an OSError
-            raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
-        return from_label_names(
-            columns, origin=name, classes=classes, labelled=bool(config.label_column), bad_row=bad_row,
-            place=lambda split, i: f"{name}: row {numbers[split][i]} of {split}",
-        )  # fmt: skip
+    rows: RowsBySplit = {}
+    try:
+        for loaded_name, loaded in datasets.load_dataset(name, **options).items():
+            split = SPLIT_ALIASES.get(loaded_name, loaded_name)
+            tables.check_columns(loaded.column_names, _columns_needed(split, config), name)
+            table = loaded.with_format("arrow")[:].combine_chunks()
+            blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]
+            origin = f"{name}, split {split}"
+            rows[split] = _labelled_texts(blocks, table.schema, split, config, origin, bad_row)
+    except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
+        # offline it is a ConnectionError, an OSError
+        raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
+    return from_label_names(rows, name, classes, labelled=bool(config.label_column), bad_row=bad_row)
 
 
 def _reason(error: Exception) -> str:

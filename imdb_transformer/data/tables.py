@@ -45,10 +45,10 @@ def is_table(path: Path) -> bool:
     return suffix_of(path) in TABLE_SUFFIXES
 
 
-def place(origin: Path | str, number: int) -> str:
-    """The place of a row, such as `r.csv: line 3`."""
+def place(origin: Path | str) -> str:
+    """What comes before the number of a row in a message, such as `r.csv: line`."""
     has_lines = isinstance(origin, Path) and suffix_of(origin) not in (".parquet", ".xlsx", ".json")
-    return f"{origin}: {'line' if has_lines else 'row'} {number}"
+    return f"{origin}: {'line' if has_lines else 'row'}"
 
 
 class Skip:
@@ -84,7 +84,7 @@ def _read(
     """The schema, then the blocks. The file is open until the last one is taken."""
 
     def report(number: int, problem: str) -> None:
-        bad_row(f"{place(path, number)} {problem}")
+        bad_row(f"{place(path)} {number} {problem}")
 
     suffix = suffix_of(path)
     with ExitStack() as stack, _errors_with_path(path):
@@ -243,6 +243,6 @@ def with_text(
         is_good = compute.fill_null(compute.and_(has_text, fits), False).to_numpy(zero_copy_only=False)
         for i in (~is_good).nonzero()[0]:
             problem = f"more than {MAX_REVIEW_BYTES:,} bytes in" if has_text[i].as_py() else "no"
-            bad_row(f"{place(origin, numbers[i])} has {problem} {column!r}")
+            bad_row(f"{place(origin)} {numbers[i]} has {problem} {column!r}")
         good_numbers = [number for number, good in zip(numbers, is_good, strict=True) if good]
         yield batch.filter(pa.array(is_good)), good_numbers
