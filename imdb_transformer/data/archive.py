@@ -8,10 +8,10 @@ refused if only an attack or damage can explain them: links, paths with `..`, im
 
 import gzip
 import http.client
+import io
 import posixpath
 import re
 import tarfile
-import tempfile
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,6 @@ from imdb_transformer.progress import tracked
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
 MAX_MEMBER_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 4 << 30
-MAX_DOWNLOAD_BYTES = 4 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
@@ -41,49 +40,32 @@ def is_url(source: str) -> bool:
 
 
 def read_url(url: str, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
-    """Reviews of an archive at a URL, downloaded to a temporary file; `bad_row` as in `read_tree`."""
-    with tempfile.NamedTemporaryFile(prefix="imdb-tx-", suffix=".tar.gz") as file:
-        for chunk in _fetched(url):
-            file.write(chunk)
-        file.flush()
-        return read_archive(Path(file.name), origin=url, encoding=encoding, bad_row=bad_row)
-
-
-def _fetched(url: str) -> Iterator[bytes]:
-    size = 0
+    """Reviews of an archive at a URL; `bad_row` as in `read_tree`."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
-            while chunk := response.read(1 << 20):
-                size += len(chunk)
-                if size > MAX_DOWNLOAD_BYTES:
-                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes, the limit.")
-                yield chunk
-            if response.length:  # still to come, by the Content-Length
-                raise DataError(f"{url} broke off {response.length:,} bytes before its end; try again.")
+            content = response.read()
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"{url} cannot be fetched: {getattr(error, 'reason', error)}.") from None
+    return read_archive(io.BytesIO(content), url, encoding=encoding, bad_row=bad_row)
 
 
 def read_archive(
-    path: Path, *, origin: str = "", encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse
+    file: BinaryIO, origin: str, *, encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse
 ) -> Reviews:
     """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it.
 
     `bad_row` is called as in `read_tree`.
     """
-    origin, encoding = origin or str(path), check_encoding(encoding)
+    encoding = check_encoding(encoding)
     try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
-            stream = _Guarded(file, origin)  # type: ignore[arg-type]
-            with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-                reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding, bad_row)
-            while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
-                pass
-            return reviews
-    except PermissionError:
-        raise
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        stream = _Guarded(gzip.GzipFile(fileobj=file) if is_gzip else file, origin)  # type: ignore[arg-type]
+        with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
+            reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding, bad_row)
+        while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
+            pass
+        return reviews
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         reason = reason_of(error) or "unexpected end"
         raise DataError(f"{origin} is damaged or cut short ({reason}); fetch it again.") from None

@@ -73,7 +73,8 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: tables.Report) ->
     if tables.is_table(path) or (is_text and not config.label_column):
         return _read_tables({"train": [path]}, config, classes, bad_row)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        return archive.read_archive(path, encoding=config.encoding, bad_row=bad_row)
+        with path.open("rb") as file:
+            return archive.read_archive(file, str(path), encoding=config.encoding, bad_row=bad_row)
     endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
