@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -14,31 +14,27 @@ from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
 
 MAX_NESTING = 100
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
-SIMPLE: dict[type, pa.DataType] = {int: pa.int64(), str: pa.string()}
-UNTYPED = (pa.ArrowException, UnicodeError, OverflowError)  # mixed types; a lone surrogate; over 64 bits
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
 def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
     """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
-    values: Iterable[tuple[int, int, Any]]
+    values: Iterable[tuple[int, Any]]
     if first.lstrip().startswith("["):
-        text = "".join(chain([first], lines))
-        array = _parsed(text, encoding)
-        values = ((number, len(text) // len(array), value) for number, value in enumerate(array, 1))
+        values = enumerate(_parsed("".join(chain([first], lines)), encoding), 1)
     else:
         values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
-    for number, size, value in values:
+    for number, value in values:
         if isinstance(value, dict):
-            yield number, size, value
+            yield number, value
         else:
             bad_row(number, 'is not a JSON object such as {"text": ...}')
 
 
 def _parsed_lines(
     lines: Iterable[tuple[int, str]], encoding: str, bad_row: BadRow
-) -> Iterator[tuple[int, int, Any]]:
+) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         if line.strip():
             try:
@@ -46,7 +42,7 @@ def _parsed_lines(
             except ValueError as error:
                 bad_row(number, str(error))
             else:
-                yield number, len(line), value
+                yield number, value
 
 
 def _parsed(text: str, encoding: str) -> Any:
@@ -67,10 +63,13 @@ def _parsed(text: str, encoding: str) -> Any:
         raise ValueError(f"is not JSON ({error})") from None
 
 
-def schema_of(records: Sequence[dict[str, Any]]) -> pa.Schema:
-    """A column for each key, with the type of its values: a label may be a number."""
-    names = dict.fromkeys(name for cells in records for name in cells)
-    return pa.schema([(name, _type_of([cells.get(name) for cells in records])) for name in names])
+def type_of(values: list[Any]) -> pa.DataType:
+    """The type of all values, or else of most of them: rows with others are reported on conversion."""
+    with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; over 64 bits
+        return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
+    values = [value for value in values if value is not None and value == value]  # NaN is missing
+    kinds = Counter(type_of([value]) for value in values if len(values) > 1)
+    return kinds.most_common(1)[0][0] if kinds else pa.string()
 
 
 def column_of(values: list[Any], field: "pa.Field[Any]") -> pa.Array:
@@ -99,25 +98,6 @@ def _is_unchanged(value: Any, stored: Any) -> bool:
         return all(map(_is_unchanged, value, stored))
     is_nan = value != value
     return is_nan or (value == stored and isinstance(value, bool) == isinstance(stored, bool))
-
-
-def _type_of(values: list[Any]) -> pa.DataType:
-    """The type of all values, or else of most: the rows of others are reported on conversion."""
-    with suppress(*UNTYPED):
-        return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
-    kinds = Counter(kind for kind in map(_type_of_one, values) if kind is not None)
-    return kinds.most_common(1)[0][0] if kinds else pa.string()
-
-
-def _type_of_one(value: Any) -> pa.DataType | None:
-    """The type of one value; None if no column can hold it, or it is missing. Python writes NaN for that."""
-    if value is None or value != value:
-        return None
-    if kind := SIMPLE.get(type(value)):
-        return kind
-    with suppress(*UNTYPED):
-        return with_leaves(pa.array([value]).type, TEXT_FOR_NULL)
-    return None
 
 
 def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:

@@ -1,6 +1,6 @@
 """Reads rows of plain lines, CSV and Excel; `json_rows.py` reads those of JSON.
 
-A row has a number, a size in characters, and its cells by column. `bad_row` is called with the number of a
+A row has a number, and its cells by column. `bad_row` is called with the number of a
 malformed row and a description of the problem; the row is left out.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES
 from imdb_transformer.errors import ConfigError, DataError
 
-Row = tuple[int, int, dict[str, Any]]  # number, size, cells
+Row = tuple[int, dict[str, Any]]  # number, cells
 BadRow = Callable[[int, str], None]
 
 READ_BYTES = 1 << 20
@@ -104,7 +104,7 @@ def read_lines(
                 yield None  # the lines before it are predicted
                 bad_row(number, undecodable(encoding))
             else:
-                yield number, len(line), {column: line.rstrip("\r\n")}
+                yield number, {column: line.rstrip("\r\n")}
         first_came = first_came or time.monotonic()
         if not _has_more(file, first_came + WAIT_SECONDS - time.monotonic()):
             first_came = None
@@ -173,7 +173,7 @@ def _rows_of(
             elif UNDECODED.search("".join(row)):
                 problem = undecodable(encoding)
         if not problem:
-            yield number, sum(map(len, row)), dict(zip(names, row, strict=True))
+            yield number, dict(zip(names, row, strict=True))
         else:
             last = num_before + reader.line_num
             bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
@@ -205,7 +205,7 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
             if any(row[len(names) :]):
                 bad_row(number, f"has more cells than the header, which has {len(names)}")
             else:
-                yield number, sum(map(len, row)), dict(zip_longest(names, row[: len(names)], fillvalue=""))
+                yield number, dict(zip_longest(names, row[: len(names)], fillvalue=""))
 
     return names, rows()
 

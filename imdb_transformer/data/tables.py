@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from imdb_transformer.data import rows
-from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
+from imdb_transformer.data.json_rows import column_of, read_json, type_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
@@ -134,10 +134,10 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
     """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
     parts = _in_parts(records)
     first = next(parts, [])
-    names = list(dict.fromkeys(name for _, _, cells in first for name in cells))
+    names = list(dict.fromkeys(name for _, cells in first for name in cells))
     if wanted is not None:
         first, parts = _emptied(first, names, wanted), (_emptied(part, names, wanted) for part in parts)
-    schema = schema_of([cells for _, _, cells in first])
+    schema = pa.schema([(name, type_of([cells.get(name) for _, cells in first])) for name in names])
     yield schema
     for part in chain([first] if first else [], parts):
         try:
@@ -149,23 +149,25 @@ def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: r
 def _emptied(part: list[rows.Row], names: Sequence[str], wanted: Iterable[str]) -> list[rows.Row]:
     """The rows with the values of the wanted columns alone: the others may hold anything."""
     return [
-        (number, size, {name: cells.get(name) if name in wanted else None for name in names})
-        for number, size, cells in part
+        (number, {name: cells.get(name) if name in wanted else None for name in names})
+        for number, cells in part
     ]
 
 
 def _in_parts(records: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
-    return in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, size_of=itemgetter(1))
+    return in_chunks(
+        records, BLOCK_ROWS, BLOCK_BYTES, size_of=lambda row: sum(map(len, map(str, row[1].values())))
+    )
 
 
 def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
     """The rows in the columns of a schema. Raises ValueError if a column cannot keep its values."""
     names = set(schema.names)
-    for _, _, cells in part:
+    for _, cells in part:
         if added := cells.keys() - names:
             raise ValueError(f"it has an additional column {min(added)!r}")
-    columns = [column_of([cells.get(field.name) for _, _, cells in part], field) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema), [number for number, _, _ in part]
+    columns = [column_of([cells.get(field.name) for _, cells in part], field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema), [number for number, _ in part]
 
 
 def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
