@@ -4,7 +4,7 @@
 
 Line i (from 0) of the archive's `train/urls_{neg,pos,unsup}.txt` names the film of review id i. A text is
 left out if its copies are about different films, or if it is in test as well: the table has no text of test.
-`imdb_transformer/data/films.py` describes the form of the table. Takes 20 s.
+`imdb_transformer/data/imdb.py` describes the form of the table. Takes 20 s.
 """
 
 import re
@@ -13,8 +13,7 @@ import tarfile
 
 import numpy as np
 
-from imdb_transformer.data.films import FILM_BITS
-from imdb_transformer.data.stars import HASH_BITS, words_key
+from imdb_transformer.data.imdb import FILM_BITS, HASH_BITS, words_key
 
 URLS = re.compile(r"aclImdb/train/urls_(neg|pos|unsup)\.txt$")
 REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos|unsup)/(\d+)_\d+\.txt$")

@@ -4,7 +4,7 @@
 
 The archive names a labelled review `ID_STARS.txt`. Only the names in `train/` are read. A text is left out
 if its copies in train have different stars, or if it is in test as well: the table has no text of test.
-`imdb_transformer/data/stars.py` describes the form of the table. Takes 10 s.
+`imdb_transformer/data/imdb.py` describes the form of the table. Takes 10 s.
 """
 
 import re
@@ -14,7 +14,7 @@ from collections import Counter
 
 import numpy as np
 
-from imdb_transformer.data.stars import words_key
+from imdb_transformer.data.imdb import words_key
 
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_(\d+)\.txt$")
 

@@ -13,9 +13,9 @@ import pytest
 from imdb_transformer import load_config
 from imdb_transformer.cli.predict import default_run
 from imdb_transformer.cli.screen import exit_on_error
-from imdb_transformer.data import corpus, stars
+from imdb_transformer.data import corpus, imdb
 from imdb_transformer.data.encoded import rows_of
-from imdb_transformer.data.stars import words_key
+from imdb_transformer.data.imdb import words_key
 from imdb_transformer.errors import RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
@@ -227,15 +227,15 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
-    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     assert not is_due(config, imdbs)
     assert prepare(config, "classifier", CPU, ready=False).config.train.epochs == 2
-    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key], np.uint64))
     others = load_config("base.toml", [*values, 'train.init_from="imdb-encoder"'])
     assert prepare(others, "classifier", CPU, ready=False).config.train.epochs == 8
-    monkeypatch.setattr(stars, "imdb_stars", lambda: np.array([key << 4], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key << 4], np.uint64))
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imdb_transformer.data import stars
+from imdb_transformer.data import imdb
 from imdb_transformer.data.encoded import rows_of
-from imdb_transformer.data.stars import STARS, UNKNOWN, imdb_stars, load_table, stars_of, words_key
+from imdb_transformer.data.imdb import STARS, UNKNOWN, imdb_stars, load_table, stars_of, words_key
 from imdb_transformer.errors import DataError, DataWarning, Interrupted, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics
@@ -32,7 +32,7 @@ def rate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     rated = {text: 10 if label else 1 for text, label in zip(texts[3:], labels[3:], strict=True)}
     for text in texts[:3]:
         rated.pop(text, None)
-    monkeypatch.setattr(stars, "imdb_stars", lambda: table_of(rated))
+    monkeypatch.setattr(imdb, "imdb_stars", lambda: table_of(rated))
     return rated
 
 
@@ -58,7 +58,7 @@ def test_a_table_that_was_cut_short_is_refused_by_name(tmp_path: Path, num_bytes
 
 def test_stars_are_found_by_text_and_unknown_for_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     rated = {f"film {i}": star for i, star in enumerate(STARS)}
-    monkeypatch.setattr(stars, "imdb_stars", lambda: table_of(rated))
+    monkeypatch.setattr(imdb, "imdb_stars", lambda: table_of(rated))
     texts = ["another", *rated, "", "film 00", "film 3"]
     assert stars_of(texts).tolist() == [UNKNOWN, *range(len(STARS)), UNKNOWN, UNKNOWN, 3]
     assert stars_of([]).tolist() == []

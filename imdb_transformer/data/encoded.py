@@ -17,9 +17,8 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
-from imdb_transformer.data.films import films_of
+from imdb_transformer.data.imdb import UNKNOWN, films_of
 from imdb_transformer.data.reviews import Rows, in_chunks, joined
-from imdb_transformer.data.stars import UNKNOWN
 from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
@@ -56,8 +55,8 @@ class EncodedSplit(NamedTuple):
     # (reviews,), -1 for none; or (reviews, classes) probabilities of a teacher.
     labels: NDArray[np.int64] | NDArray[np.float32]
     report: SplitReport
-    stars: NDArray[np.int64] | None = None  # (reviews,), see data/stars.py; None if they are not learnt
-    films: NDArray[np.int64] | None = None  # (reviews,), see data/films.py; None if no batch depends on them
+    stars: NDArray[np.int64] | None = None  # (reviews,), see data/imdb.py; None if they are not learnt
+    films: NDArray[np.int64] | None = None  # (reviews,), see data/imdb.py; None if no batch depends on them
 
     @property
     def lengths(self) -> NDArray[np.int64]:

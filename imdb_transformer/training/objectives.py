@@ -17,7 +17,7 @@ from torch import Tensor
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.batches import batch_length
-from imdb_transformer.data.stars import UNKNOWN
+from imdb_transformer.data.imdb import UNKNOWN
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.encoder import Encoder

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from imdb_transformer.config import Config
-from imdb_transformer.data import corpus, encoded, stars
+from imdb_transformer.data import corpus, encoded, imdb
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.reviews import in_chunks
@@ -150,7 +150,7 @@ def with_soft_labels(
 def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
     """A classifier with its initial weights, which are a function of the seed."""
     torch.manual_seed(config.train.seed)
-    num_stars = len(stars.STARS) if config.train.star_weight else 0
+    num_stars = len(imdb.STARS) if config.train.star_weight else 0
     return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
 
 
@@ -242,9 +242,9 @@ def _with_stars(config: Config, stored: Corpus, train: EncodedSplit) -> tuple[Co
     """`train` with the stars of its reviews. If none are known, the config gets `star_weight` 0 instead."""
     if not config.train.star_weight:
         return config, train
-    known = stars.stars_of(encoded.rows_of(config.data, stored, "train").texts)
-    if (known == stars.UNKNOWN).all():
+    known = imdb.stars_of(encoded.rows_of(config.data, stored, "train").texts)
+    if (known == imdb.UNKNOWN).all():
         warn(NO_STARS)
         return config.replaced("train", star_weight=0.0), train
     unlabelled = len(train.lengths) - len(known)
-    return config, train._replace(stars=np.pad(known, (0, unlabelled), constant_values=stars.UNKNOWN))
+    return config, train._replace(stars=np.pad(known, (0, unlabelled), constant_values=imdb.UNKNOWN))

@@ -21,8 +21,8 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.batches import EncodedReview
 from imdb_transformer.data.encoded import EncodedSplit, rows_of, training_splits
+from imdb_transformer.data.imdb import UNKNOWN, stars_of
 from imdb_transformer.data.reviews import Rows
-from imdb_transformer.data.stars import UNKNOWN, stars_of
 from imdb_transformer.data.tokenizer import tokenizer_of_origin
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware

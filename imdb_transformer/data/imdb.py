@@ -1,9 +1,11 @@
-"""The star ratings of IMDB's training reviews. They say more than the two classes.
+"""What the package knows of IMDB's reviews beside their classes: star ratings and films.
 
-A negative review has 1 to 4 stars and a positive one 7 to 10. The official archive has them in its file
-names. Other sources of IMDB lack them, so the package has a table, `imdb_stars.npy`: a sorted array of 64-bit
-numbers. The first 15 hex digits of a number are the hash of a review's words, and the last digit is its
-stars. `scripts/make_stars.py` made the table. It omits texts that are in the test split.
+A negative review has 1 to 4 stars and a positive one 7 to 10. The official archive has the stars in its file
+names, and names the film of each review. Other sources of IMDB lack both, so the package has two tables,
+sorted arrays of 64-bit numbers. The first bits of a number are the hash of a review's words. The others are
+its stars (`imdb_stars.npy`, 4 bits, training reviews) or the number of its film (`imdb_films.npy`, 14 bits,
+training and unlabelled reviews). `scripts/make_stars.py` and `scripts/make_films.py` made the tables. They
+omit texts that are in the test split.
 
 Shapes: N reviews.
 """
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from imdb_transformer.errors import DataError
 
 STARS = (1, 2, 3, 4, 7, 8, 9, 10)
-STAR_BITS = 4
+STAR_BITS, FILM_BITS = 4, 14
 HASH_BITS = 60
 UNKNOWN = -1
 NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between words
@@ -30,6 +32,12 @@ NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between wor
 def imdb_stars() -> NDArray[np.uint64]:
     """The sorted table of hashes and stars."""
     return load_table(Path(__file__).with_name("imdb_stars.npy"))
+
+
+@cache
+def imdb_films() -> NDArray[np.uint64]:
+    """The sorted table of hashes and films."""
+    return load_table(Path(__file__).with_name("imdb_films.npy"))
 
 
 def load_table(path: Path) -> NDArray[np.uint64]:
@@ -49,11 +57,16 @@ def words_key(text: str) -> int:
 
 def stars_of(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,): for each text the index of its rating in `STARS`, or -1 if the table does not have the text."""
-    stars = values_of(texts, imdb_stars(), STAR_BITS)
+    stars = _values_of(texts, imdb_stars(), STAR_BITS)
     return np.where(stars == UNKNOWN, UNKNOWN, np.searchsorted(STARS, stars))
 
 
-def values_of(texts: Sequence[str], table: NDArray[np.uint64], num_bits: int) -> NDArray[np.int64]:
+def films_of(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(N,): for each text the number of its film, or -1 if the table does not have the text."""
+    return _values_of(texts, imdb_films(), FILM_BITS)
+
+
+def _values_of(texts: Sequence[str], table: NDArray[np.uint64], num_bits: int) -> NDArray[np.int64]:
     """(N,): the last `num_bits` bits of the row that begins with a text's hash, or -1 if there is none."""
     num_dropped = HASH_BITS + num_bits - 64  # bits of the hash
     keys = np.array([words_key(text) >> num_dropped for text in texts], np.uint64)
