@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.tables import Skip, open_table
+from imdb_transformer.data.tables import open_table
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from tests.conftest import imdb_tx
 
@@ -178,7 +178,7 @@ def test_a_row_with_a_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, numbers
     with pytest.raises(DataError, match=f"line {line} does not fit the table's columns"):
         rows_of(path)
     reported: list[str] = []
-    _, blocks = open_table(path, {"text": "--text"}, bad_row=Skip(reported.append))
+    _, blocks = open_table(path, {"text": "--text"}, bad_row=reported.append)
     assert [row["n"] for batch, _ in blocks for row in batch.to_pylist()] == [1, 3]
     assert len(reported) == 1
 
@@ -246,12 +246,12 @@ def test_a_label_that_is_no_class_of_train_can_be_skipped(tmp_path: Path) -> Non
     assert reviews.splits["test"].texts == ["c"]
 
 
-def test_bad_rows_are_counted_and_ten_of_them_are_reported() -> None:
-    told: list[str] = []
-    skip = Skip(told.append)
-    for number in range(25):
-        skip(str(number))
-    assert (skip.num_rows, told) == (25, [str(number) for number in range(10)])
+def test_bad_rows_are_counted_and_ten_of_them_are_reported(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("text\n" + "torn,row\n" * 25 + "a good film\n")
+    options = ("--input", tmp_path / "r.csv", "--bad-rows", "skip")
+    *notes, count = imdb_tx("predict", "--run", linear, *options).stderr.splitlines()
+    assert [note.split(": ")[2].split(" has")[0] for note in notes] == [f"line {i}" for i in range(2, 12)]
+    assert count == "skipped rows: 25"
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
@@ -365,7 +365,7 @@ def test_a_list_of_mixed_types_is_named_and_training_does_not_read_it(tmp_path: 
     with pytest.raises(DataError, match=rf"line {number + 1} does not fit .* \(column 'meta' cannot hold"):
         rows_of(path)
     reported: list[str] = []
-    _, blocks = open_table(path, {"text": "--text"}, bad_row=Skip(reported.append))
+    _, blocks = open_table(path, {"text": "--text"}, bad_row=reported.append)
     assert [row for batch, _ in blocks for row in batch.to_pylist()] == [*rows[:number], *rows[number + 1 :]]
     assert len(reported) == 1
 

@@ -155,16 +155,22 @@ def _opened(
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse_row
-    from imdb_transformer.data.tables import Skip
+    from imdb_transformer.data.tables import NUM_REPORTED
     from imdb_transformer.inference.predicted_tables import open_reviews
 
+    problems: list[str] = []
+
+    def skip(problem: str) -> None:
+        problems.append(problem)
+        if len(problems) <= NUM_REPORTED:
+            screen.note(f"skipped: {problem}")
+
     file = sys.stdin.buffer if source == STDIN else None
-    skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
     bad_row = skip if reading.bad_rows == "skip" else refuse_row
     column, encoding = reading.text_column, reading.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
-    if skip.num_rows:
-        screen.note(f"skipped rows: {skip.num_rows:,}")
+    if problems:
+        screen.note(f"skipped rows: {len(problems):,}")
 
 
 def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
@@ -226,11 +232,10 @@ def _num_rows(source: Path, reading: InputFormat) -> int | None:
 
     Counting takes a small part of the time of predicting.
     """
-    from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.predicted_tables import open_reviews
 
     if not (sys.stderr.isatty() and source.is_file()):
         return None
-    uncounted = Skip(lambda _: None)
-    _, parts = open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=uncounted)
+    encoding = reading.encoding
+    _, parts = open_reviews(source, reading.text_column, encoding=encoding, bad_row=lambda _: None)
     return sum(part.num_rows for part in parts)

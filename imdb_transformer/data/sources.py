@@ -49,11 +49,11 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
 
     With `classes`, tables may lack the split `train` or some of these classes.
     """
-    reported: list[str] = []
-    skip = tables.Skip(reported.append)
-    reviews = _read(config, classes, skip if config.bad_rows == "skip" else refuse_row)
-    if skip.num_rows:
-        warn("\n".join([f"rows left out: {skip.num_rows:,}. The first ones:", *reported]))
+    problems: list[str] = []
+    reviews = _read(config, classes, problems.append if config.bad_rows == "skip" else refuse_row)
+    if problems:
+        first = "\n".join(problems[: tables.NUM_REPORTED])
+        warn(f"rows left out: {len(problems):,}. The first ones:\n{first}")
     return reviews
 
 

@@ -28,7 +28,7 @@ TABLE_SUFFIXES = (*DELIMITED, *JSON, ".parquet", ".xlsx")
 ENDINGS = f"{', '.join((*DELIMITED, *JSON))} (also with .gz), .parquet or .xlsx"
 BLOCK_ROWS, BLOCK_BYTES = 2000, 16 << 20
 ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
-NUM_REPORTED = 10
+NUM_REPORTED = 10  # bad rows that are left out
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
 
 Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
@@ -49,18 +49,6 @@ def place(origin: Path | str) -> str:
     """What comes before the number of a row in a message, such as `r.csv: line`."""
     has_lines = isinstance(origin, Path) and suffix_of(origin) not in (".parquet", ".xlsx", ".json")
     return f"{origin}: {'line' if has_lines else 'row'}"
-
-
-class Skip:
-    """Leaves bad rows out: counts them, and reports the first ten."""
-
-    def __init__(self, report: Report) -> None:
-        self.report, self.num_rows = report, 0
-
-    def __call__(self, problem: str) -> None:
-        self.num_rows += 1
-        if self.num_rows <= NUM_REPORTED:
-            self.report(problem)
 
 
 def open_table(
