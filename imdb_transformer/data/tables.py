@@ -84,7 +84,7 @@ def _read(
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
         elif suffix in JSON:
-            contents = _blocks(read_json(lines, encoding, report), None if keeps_all else wanted, report)
+            contents = _json_blocks(read_json(lines, encoding, report), None if keeps_all else wanted, report)
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report, DELIMITED[suffix]))
         elif suffix == ".xlsx":
@@ -115,37 +115,34 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
     """The schema, then blocks whose columns are all text: an id 007 stays 007."""
     schema = pa.schema([(name, pa.string()) for name in names])
     yield schema
-    yield from (_as_block(part, schema) for part in _in_parts(texts))
+    yield from (_as_block(part, schema) for part in in_chunks(texts, BLOCK_ROWS, BLOCK_BYTES, _size_of))
 
 
-def _blocks(records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow) -> Iterator[Any]:
-    """The schema, then the blocks. Columns have the types of the first block: a label may be a number."""
-    parts = _in_parts(records)
+def _json_blocks(
+    records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow
+) -> Iterator[Any]:
+    """The schema, then the blocks. Columns have the types of the first block: a label may be a number.
+
+    Columns that are not `wanted` are empty: they may hold anything in the file.
+    """
+    parts = in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of)
     first = next(parts, [])
-    names = list(dict.fromkeys(name for _, cells in first for name in cells))
-    if wanted is not None:
-        first, parts = _emptied(first, names, wanted), (_emptied(part, names, wanted) for part in parts)
-    schema = pa.schema([(name, type_of([cells.get(name) for _, cells in first])) for name in names])
+    names = dict.fromkeys(name for _, cells in first for name in cells)
+    kept = names if wanted is None else wanted
+    columns = {name: [cells.get(name) for _, cells in first if name in kept] for name in names}
+    schema = pa.schema([(name, type_of(values)) for name, values in columns.items()])
     yield schema
     for part in chain([first] if first else [], parts):
+        if wanted is not None:
+            part = [(number, {name: cells.get(name) for name in wanted}) for number, cells in part]
         try:
             yield _as_block(part, schema)
         except ValueError:
             yield _as_block([row for row in part if _fits(row, schema, report)], schema)
 
 
-def _emptied(part: list[rows.Row], names: Sequence[str], wanted: Iterable[str]) -> list[rows.Row]:
-    """The rows with the values of the wanted columns alone: the others may hold anything."""
-    return [
-        (number, {name: cells.get(name) if name in wanted else None for name in names})
-        for number, cells in part
-    ]
-
-
-def _in_parts(records: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
-    return in_chunks(
-        records, BLOCK_ROWS, BLOCK_BYTES, size_of=lambda row: sum(map(len, map(str, row[1].values())))
-    )
+def _size_of(row: rows.Row) -> int:
+    return sum(map(len, map(str, row[1].values())))
 
 
 def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
