@@ -215,11 +215,9 @@ def test_what_is_no_table_of_a_split_is_refused_or_left_out(tmp_path: Path) -> N
         read(tmp_path)
 
 
-def test_a_link_to_the_folder_of_a_split_does_not_hide_it(tmp_path: Path) -> None:
+def test_a_link_to_the_folder_of_a_split_is_followed(tmp_path: Path) -> None:
     texts = write_splits(tmp_path, "data/train/a.csv", "data/test/a.csv", ".cache/dev/a.csv")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "all").symlink_to("../data/train")
-    (tmp_path / "a" / "validation").symlink_to("../.cache/dev")
+    (tmp_path / "data" / "validation").symlink_to("../.cache/dev")
     (tmp_path / "run.json").write_text("{}")
     splits = read(tmp_path).splits
     assert splits["train"].texts == texts["data/train/a.csv"]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from imdb_transformer.data.layouts import has_hidden_part
+from imdb_transformer.data.layouts import is_hidden
 from imdb_transformer.data.reviews import SPLIT_ALIASES, Reviews, RowsBySplit, from_label_names, refuse
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError, reason_of
@@ -117,7 +117,7 @@ def read_tree(
 
 def _is_review(name: Path) -> bool:
     """Whether a file of a tree holds a review. macOS and Jupyter add hidden files and folders."""
-    return REVIEW.search(name.as_posix()) is not None and not has_hidden_part(name)
+    return REVIEW.search(name.as_posix()) is not None and not any(map(is_hidden, name.parts))
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:

@@ -10,16 +10,14 @@ from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
 from imdb_transformer.errors import DataError
 from imdb_transformer.store import run
 
-MAX_HEADER_BYTES = 1 << 20
-HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*---\r?\n.*?\n---", re.DOTALL)  # of a README.md on the hub
+HEADER = re.compile(r"\s*---\n.*?\n---", re.DOTALL)  # of a README.md on the hub
 DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", run.INFO)
 """files that look like tables: four are of the hub"""
 
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
 
-# In the folder for stored corpora: encoded splits, tokenizers, and what is hidden.
-STORED = re.compile(r"\..*|encoded|tokenizers")
+STORED = ("encoded", "tokenizers")  # in the folder for stored corpora
 # A stored corpus, in any folder.
 CORPUS, MANIFEST = re.compile(r".*-[0-9a-f]{8}"), "manifest.json"
 
@@ -31,19 +29,9 @@ def split_of_name(path: Path) -> str:
     return split if split in SPLITS else ""
 
 
-def is_unlabelled_text(path: Path) -> bool:
-    """Whether a file is `unsupervised.txt`, with a review on each line."""
-    return path.suffix.lower() == ".txt" and split_of_name(path) == "unsupervised"
-
-
 def is_hidden(name: str) -> bool:
     """Whether a file is hidden, or one that macOS (`._r.csv`) or Excel (`~$r.xlsx`) made beside another."""
     return name.startswith((".", "~$", "__MACOSX"))
-
-
-def has_hidden_part(name: Path) -> bool:
-    """Whether a file in a folder, or a folder in its path, is hidden."""
-    return any(map(is_hidden, name.parts))
 
 
 def has_card(folder: Path) -> bool:
@@ -51,9 +39,8 @@ def has_card(folder: Path) -> bool:
     path = folder / "README.md"
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        header = HEADER.match(file.read(MAX_HEADER_BYTES))
-    return header is not None and any(key in header[0] for key in (b"\nconfigs:", b" class_label:"))
+    header = HEADER.match(path.read_text(encoding="utf-8-sig", errors="replace"))
+    return header is not None and any(key in header[0] for key in ("\nconfigs:", " class_label:"))
 
 
 def splits_in_name(path: Path) -> set[str]:
@@ -66,7 +53,7 @@ def splits_in_name(path: Path) -> set[str]:
 def has_no_train(folder: Path) -> bool:
     """Whether the files in a folder say that they hold reviews of test and none to train on, or no split."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
-    splits = {split_of(name) for name in names if name.suffix != ".md" and not has_hidden_part(name)}
+    splits = {split_of(name) for name in names if name.suffix != ".md"}
     says_nothing = "" in splits and not has_card(folder)
     return ("test" in splits or says_nothing) and not splits & {"train", "validation"}
 
@@ -99,10 +86,11 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
 
 
 def is_read(name: Path) -> bool:
-    """Whether a file in a folder is a table, or `unsupervised.txt` beside one. Hidden files are not read."""
-    is_text = len(name.parts) == 1 and is_unlabelled_text(name)
-    is_known = (tables.is_table(name) and name.name not in DESCRIPTIONS) or is_text
-    return is_known and not has_hidden_part(name)
+    """Whether a file in a folder is a table, or `unsupervised.txt`, with a review on each line."""
+    is_text = len(name.parts) == 1 and name.suffix.lower() == ".txt"
+    return (tables.is_table(name) and name.name not in DESCRIPTIONS) or (
+        is_text and split_of_name(name) == "unsupervised"
+    )
 
 
 def split_of(name: Path) -> str:
@@ -121,10 +109,10 @@ def split_of(name: Path) -> str:
 def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Each file below a folder: its path from there, and its status. Links are followed.
 
-    Hidden folders, stored corpora and runs are left out, and so is all else in `data_dir`, which may be the
-    folder or in it. A link to a folder below is left out, too: its target is there.
+    Hidden files and folders, stored corpora and runs are left out, and so is all else in `data_dir`, which
+    may be the folder or in it.
     """
-    store, root, seen = os.path.realpath(data_dir), os.path.realpath(folder), set()
+    store, seen = os.path.realpath(data_dir), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
         is_corpus = CORPUS.fullmatch(place) and MANIFEST in file_names
@@ -133,20 +121,9 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
             folder_names.clear()
             continue
         seen.add(target)
-        if target == store:
-            for names in (folder_names, file_names):
-                names[:] = [name for name in names if not STORED.fullmatch(name)]
-        visible = [Path(place, name) for name in sorted(folder_names) if not is_hidden(name)]
-        folder_names[:] = [path.name for path in visible if not _leads_below(path, root)]
-        for name in sorted(file_names):
+        left_out = STORED if target == store else ()
+        folder_names[:] = sorted(name for name in folder_names if not (is_hidden(name) or name in left_out))
+        for name in sorted(name for name in file_names if not is_hidden(name)):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
             yield file[len(str(folder)) + 1 :], status
-
-
-def _leads_below(path: Path, folder: str) -> bool:
-    """Whether a path is a link to something below a folder that is not hidden there."""
-    if not path.is_symlink():
-        return False
-    target = path.resolve()
-    return target.is_relative_to(folder) and not has_hidden_part(target.relative_to(folder))
