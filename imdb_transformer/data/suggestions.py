@@ -64,14 +64,15 @@ def _is_windows_text(path: Path, encoding: str) -> bool:
         data = file.read(READ_BYTES)
     if data.startswith(tuple(BYTE_ORDER_MARKS)):
         return False
-    fits = {}
-    for name in (encoding, WINDOWS):
-        try:
-            codecs.getincrementaldecoder(name)().decode(data)
-            fits[name] = True
-        except (UnicodeError, LookupError):
-            fits[name] = False
-    return fits[WINDOWS] and not fits[encoding]
+    return _can_decode(data, WINDOWS) and not _can_decode(data, encoding)
+
+
+def _can_decode(data: bytes, encoding: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(data)  # the last character may be cut
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
