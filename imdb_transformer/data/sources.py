@@ -5,7 +5,7 @@ It leaves nothing on disk, except what `datasets` downloads into its cache.
 
 import errno
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -115,35 +115,28 @@ def _read_tables(
     first, class_names = None, None
     for split in (name for name in SPLITS if name in files):  # train first
         rows[split] = []
+        needed = _columns_needed(split, config)
         for path in files[split]:
             try:
-                schema, blocks = _opened(path, _columns_needed(split, config), config, bad_row, first)
+                schema, blocks = tables.open_table(
+                    path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False
+                )
             except EmptyError:  # as Spark leaves parts
                 if len(files[split]) > 1:
                     continue
                 raise
-            first = first or path
+            except DataError as error:
+                advice = suggested_options(path, config.encoding, *needed)
+                if advice and first:
+                    advice = SAME_COLUMNS.format(first)
+                raise DataError(f"{error}{advice}") from None
+            first = first or path  # it has the needed columns
             class_names = tables.class_names(schema, config.label_column) or class_names
             rows[split] += _labelled_texts(blocks, schema, split, config, path, bad_row, class_names)
         if not rows[split]:
             raise DataError(f"{files[split][0]} has no rows that can be read.")
     is_labelled = bool(config.label_column)
     return from_label_names(rows, config.source, classes, labelled=is_labelled, bad_row=bad_row)
-
-
-def _opened(
-    path: Path, needed: dict[str, str], config: DataConfig, bad_row: tables.Report, first: Path | None
-) -> tuple[pa.Schema, Iterator[Block]]:
-    """Columns and rows of a table. `first` is a table that has the needed columns."""
-    try:
-        return tables.open_table(path, needed, encoding=config.encoding, bad_row=bad_row, keeps_all=False)
-    except EmptyError:
-        raise
-    except DataError as error:
-        advice = suggested_options(path, config.encoding, *needed)
-        if advice and first:
-            advice = SAME_COLUMNS.format(first)
-        raise DataError(f"{error}{advice}") from None
 
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
