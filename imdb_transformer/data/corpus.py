@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, layouts, sources
-from imdb_transformer.data.holdout import content_hash, hold_out, official_splits, share_of
+from imdb_transformer.data.holdout import content_hash, hold_out, is_imdb, share_of
 from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, single_spaced, warn_of_shared
 from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.store import files
@@ -222,11 +222,11 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     reviews = sources.read(config)
     if fingerprint_of(config) != fingerprint:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
-    official = official_splits(reviews, config.source)
+    is_whole_imdb = is_imdb(reviews, config.source)
     statistics = measure(reviews)
     if num_empty := sum(each.num_empty for each in statistics):
         warn(f"reviews without any words: {num_empty:,}")
-    splits = hold_out(reviews, config, is_imdb="train" in official)
+    splits = hold_out(reviews, config)
     warn_of_shared(statistics, config.source)
     former = None
     with suppress(DataError):  # runs may have been trained on the corpus that is replaced
@@ -234,7 +234,7 @@ def _import(config: DataConfig, folder: Path) -> Corpus:
     with files.whole_folder(folder, former=former) as temporary:
         stored = {name: _store(rows, temporary / f"{name}.parquet") for name, rows in splits.items()}
         manifest = Manifest(
-            source=config.source, fingerprint=fingerprint, is_imdb=official == set(reviews.splits),
+            source=config.source, fingerprint=fingerprint, is_imdb=is_whole_imdb,
             classes=reviews.classes, splits=stored, statistics=statistics,
         )  # fmt: skip
         write_json(temporary / MANIFEST, manifest)

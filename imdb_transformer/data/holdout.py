@@ -5,8 +5,8 @@ If the source has only train, a test split is held out as well as the validation
 - A source's own validation split is used as it is.
 - IMDB's validation split is fixed: `imdb_validation.txt` lists its reviews by hash. No training review is
   about one of their films.
-- A corpus with a part of IMDB's train split holds out the listed reviews, if these are roughly the right
-  share of each class.
+- A corpus with a part of IMDB's train split holds out the listed reviews, if these are at least 5% and at
+  most half of each class.
 - Any other corpus holds out a share of each class.
 """
 
@@ -40,8 +40,8 @@ def content_hash(rows: Rows) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def official_splits(reviews: Reviews, source: str) -> set[str]:
-    """The splits that equal IMDB's. Raises DataError if a source with IMDB's name lacks one of them.
+def is_imdb(reviews: Reviews, source: str) -> bool:
+    """Whether all splits are IMDB's. Raises DataError if a source with IMDB's name lacks one of them.
 
     Any other source may hold a part of IMDB, or IMDB's train split and another test split.
     """
@@ -53,7 +53,7 @@ def official_splits(reviews: Reviews, source: str) -> set[str]:
             f"{source} is not IMDB: wrong checksum of {', '.join(wrong)}. It has {counts}. IMDB has 25,000 "
             "train, 25,000 test, 50,000 unsupervised. Fetch it again. If it is your own file, rename it."
         )
-    return official
+    return official == set(reviews.splits)
 
 
 def share_of(config: DataConfig) -> float:
@@ -61,19 +61,16 @@ def share_of(config: DataConfig) -> float:
     return config.held_out_fraction or DEFAULT_SHARE
 
 
-def hold_out(reviews: Reviews, config: DataConfig, *, is_imdb: bool) -> dict[str, Rows]:
-    """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts.
-
-    `is_imdb`: train is IMDB's whole train split.
-    """
+def hold_out(reviews: Reviews, config: DataConfig) -> dict[str, Rows]:
+    """The splits to store, each in the order of its text hashes; `unsupervised` without held-out texts."""
     splits = {name: _sorted(rows) for name, rows in reviews.splits.items()}
     if len(splits) == 1 and config.label_column:  # without labels there is nothing to test
         splits["train"], splits["test"] = _take_share(splits["train"], share_of(config))
     if "validation" not in splits:
         train, hashes = splits["train"], imdb_validation_hashes()
         listed = _partition(train, [text_hash(text)[:16] in hashes for text in train.texts])
-        by_list = is_imdb or _is_enough(*listed, share_of(config))
-        splits["train"], splits["validation"] = listed if by_list else _take_share(train, share_of(config))
+        is_fair = _is_fair(*listed)
+        splits["train"], splits["validation"] = listed if is_fair else _take_share(train, share_of(config))
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
         parts = [splits[name] for name in ("validation", "test") if name in splits]
@@ -101,10 +98,10 @@ def imdb_validation_hashes() -> frozenset[str]:
     return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
 
 
-def _is_enough(rest: Rows, share: Rows, fraction: float) -> bool:
-    """Whether `share` has at least half of `fraction`, and at most half, of the reviews of each class."""
+def _is_fair(rest: Rows, share: Rows) -> bool:
+    """Whether `share` has a fair part of each class. IMDB's list has 10%."""
     totals, counts = Counter(rest.labels + share.labels), Counter(share.labels)
-    return all(fraction / 2 <= counts[label] / total <= 0.5 for label, total in totals.items())
+    return all(0.05 <= counts[label] / total <= 0.5 for label, total in totals.items())
 
 
 def _sorted(rows: Rows) -> Rows:
