@@ -143,16 +143,14 @@ def read_delimited(
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
     csv.field_size_limit(MAX_REVIEW_BYTES)
-    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
-    names = next(reader, [])
-    return names, _rows_of(reader, names, delimiter, num_before, encoding, bad_row)
+    reader = csv.reader(chain(["\n"] * num_before, [first], lines), delimiter=delimiter, strict=True)
+    names = next(filter(None, reader), [])
+    return names, _rows_of(reader, names, encoding, bad_row)
 
 
-def _rows_of(
-    reader: Any, names: list[str], delimiter: str, num_before: int, encoding: str, bad_row: BadRow
-) -> Iterator[Row]:  # fmt: skip
+def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
     while True:
-        number, problem = num_before + reader.line_num + 1, ""
+        number, problem = reader.line_num + 1, ""
         try:
             if (row := next(reader, None)) is None:
                 return
@@ -163,7 +161,7 @@ def _rows_of(
                 continue
             if len(row) != len(names):
                 problem = f"has another number of fields than the header ({len(row)}, not {len(names)})"
-            elif delimiter == "\t" and any(
+            elif reader.dialect.delimiter == "\t" and any(
                 line.count("\t") == len(names) - 1
                 for cell in row
                 for line in cell.split("\n")[1:]
@@ -175,7 +173,7 @@ def _rows_of(
         if not problem:
             yield number, dict(zip(names, row, strict=True))
         else:
-            last = num_before + reader.line_num
+            last = reader.line_num
             bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
 
 
