@@ -27,12 +27,14 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 """a byte that the encoding does not have, by Python's `surrogateescape`"""
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
-ZIP = "PK\x03\x04"
-"""how ZIP archives and .xlsx files begin"""
+OTHER_FORMATS = {
+    "PAR1": "it is a Parquet file; rename it to .parquet",
+    "PK\x03\x04": "it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx",
+    "\x1f.\x08": "it is compressed by gzip; add .gz to its name, as in reviews.csv.gz",
+}
+"""how their files begin; gzip's second byte is no character of most encodings"""
 ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 """how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
-GZIP = re.compile("\x1f.\x08")
-"""how gzip files begin; the second byte is no character of most encodings"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
     codecs.BOM_UTF32_LE: "utf-32",
@@ -131,12 +133,8 @@ def read_delimited(
         delimiter = max(
             delimiters, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
         )
-    if first.startswith("PAR1"):
-        raise ValueError("it is a Parquet file; rename it to .parquet")
-    if first.startswith(ZIP):
-        raise ValueError("it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx")
-    if GZIP.match(first):
-        raise ValueError("it is compressed by gzip; add .gz to its name, as in reviews.csv.gz")
+    if advice := next((OTHER_FORMATS[mark] for mark in OTHER_FORMATS if re.match(mark, first)), ""):
+        raise ValueError(advice)
     if "\0" in first:
         name = "utf-16-be" if first.startswith("\0") else "utf-16-le"
         raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
