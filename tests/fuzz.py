@@ -16,6 +16,7 @@ from safetensors.torch import save
 from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.data.archive import read_archive
+from imdb_transformer.data.reviews import refuse
 from imdb_transformer.data.tables import open_table
 from imdb_transformer.store import checkpoint
 from imdb_transformer.store.files import sha256_of
@@ -58,7 +59,7 @@ def readers(folder: Path) -> Iterator[tuple[str, Reader, list[bytes]]]:
         return schema, list(blocks)
 
     def archive(content: bytes) -> object:
-        return read_archive(io.BytesIO(content), "a.tar")
+        return read_archive(io.BytesIO(content), "a.tar", encoding="utf-8", bad_row=refuse)
 
     def tensors(content: bytes) -> object:
         """As an attacker would: the checksums are right."""

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.reviews import refuse
+from imdb_transformer.data.reviews import Report, refuse
 from imdb_transformer.data.rows import iter_lines
-from imdb_transformer.data.tables import Report, open_table
+from imdb_transformer.data.tables import open_table
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import predicted_tables
 from imdb_transformer.inference.predictor import Prediction, Predictor

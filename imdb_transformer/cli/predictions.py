@@ -154,7 +154,7 @@ def _opened(
     source: Path, reading: InputFormat, *, keeps_all: bool
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
-    from imdb_transformer.data.reviews import refuse_row
+    from imdb_transformer.data.reviews import refuse
     from imdb_transformer.data.tables import NUM_REPORTED
     from imdb_transformer.inference.predicted_tables import open_reviews
 
@@ -166,7 +166,7 @@ def _opened(
             screen.note(f"skipped: {problem}")
 
     file = sys.stdin.buffer if source == STDIN else None
-    bad_row = skip if reading.bad_rows == "skip" else refuse_row
+    bad_row = skip if reading.bad_rows == "skip" else refuse
     column, encoding = reading.text_column, reading.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if problems:

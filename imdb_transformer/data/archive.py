@@ -14,12 +14,12 @@ import re
 import tarfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from imdb_transformer.data.layouts import is_hidden
-from imdb_transformer.data.reviews import SPLIT_ALIASES, Reviews, RowsBySplit, from_label_names, refuse
+from imdb_transformer.data.reviews import SPLIT_ALIASES, Report, Reviews, RowsBySplit, from_label_names
 from imdb_transformer.data.rows import check_encoding, undecodable
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
@@ -39,7 +39,7 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def read_url(url: str, *, encoding: str, bad_row: Callable[[str], None]) -> Reviews:
+def read_url(url: str, *, encoding: str, bad_row: Report) -> Reviews:
     """Reviews of an archive at a URL; `bad_row` as in `read_tree`."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
@@ -49,14 +49,8 @@ def read_url(url: str, *, encoding: str, bad_row: Callable[[str], None]) -> Revi
     return read_archive(io.BytesIO(content), url, encoding=encoding, bad_row=bad_row)
 
 
-def read_archive(
-    file: BinaryIO, origin: str, *, encoding: str = "utf-8", bad_row: Callable[[str], None] = refuse
-) -> Reviews:
-    """Reviews of a .tar.gz (or .tar) in the official layout, without unpacking it.
-
-    `bad_row` is called as in `read_tree`.
-    """
-    encoding = check_encoding(encoding)
+def read_archive(file: BinaryIO, origin: str, *, encoding: str, bad_row: Report) -> Reviews:
+    """Reviews of a .tar.gz or .tar, without unpacking it; `bad_row` as in `read_tree`."""
     try:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -99,15 +93,12 @@ def root_of_tree(folder: Path, split: str = "train") -> Path | None:
     return next((root for root, path in paths if _is_review(path.relative_to(root))), None)
 
 
-def read_tree(
-    root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Callable[[str], None]
-) -> Reviews:
+def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
     """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
 
-    `bad_row` is called for each file that is not in the encoding. If it returns, the file is left out. With
-    `classes` the split `train` may be missing.
+    `bad_row` is called for each file that is not in the encoding, or in a class that train lacks. If it
+    returns, the file is left out. With `classes` the split `train` may be missing.
     """
-    check_encoding(encoding)
     paths = [path for path in sorted(root.glob("*/*/*.txt")) if _is_review(path.relative_to(root))]
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
@@ -135,9 +126,10 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
 
 
 def _collect(
-    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Callable[[str], None],
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Report,
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
+    encoding = check_encoding(encoding)
     rows: RowsBySplit = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
@@ -150,4 +142,4 @@ def _collect(
         rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))
     if not rows:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
-    return from_label_names(rows, origin, classes)
+    return from_label_names(rows, origin, classes, bad_row=bad_row)

@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 LabelledText = tuple[str, object, str]  # text, label, and its place in the source, for messages
 RowsBySplit = dict[str, list[LabelledText]]
+Report = Callable[[str], None]  # called with a sentence about each bad row
 
 
 class Rows(NamedTuple):
@@ -60,19 +61,14 @@ class Reviews(NamedTuple):
 
 
 def refuse(problem: str) -> None:
-    """The default for a bad row: raises DataError."""
-    raise DataError(f"{problem}.")
-
-
-def refuse_row(problem: str) -> None:
-    """`refuse` for tables, of which a bad row can be left out. A problem with an option has its remedy."""
+    """The default for a bad row: raises DataError, with the option that leaves it out or another remedy."""
     remedy = "" if "--" in problem else ". To leave such rows out: --bad-rows skip (data.bad_rows=skip)"
-    refuse(f"{problem}{remedy}")
+    raise DataError(f"{problem}{remedy}.")
 
 
 def from_label_names(
     rows: RowsBySplit, origin: str, classes: Sequence[str] = (), *, labelled: bool = True,
-    bad_row: Callable[[str], None] = refuse,
+    bad_row: Report = refuse,
 ) -> Reviews:  # fmt: skip
     """Reviews from texts with the names of their labels. `classes` are by default those of train.
 

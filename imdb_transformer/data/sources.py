@@ -20,10 +20,11 @@ from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
     LabelledText,
+    Report,
     Reviews,
     RowsBySplit,
     from_label_names,
-    refuse_row,
+    refuse,
 )
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.data.tables import Block
@@ -50,14 +51,14 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     With `classes`, tables may lack the split `train` or some of these classes.
     """
     problems: list[str] = []
-    reviews = _read(config, classes, problems.append if config.bad_rows == "skip" else refuse_row)
+    reviews = _read(config, classes, problems.append if config.bad_rows == "skip" else refuse)
     if problems:
         first = "\n".join(problems[: tables.NUM_REPORTED])
         warn(f"rows left out: {len(problems):,}. The first ones:\n{first}")
     return reviews
 
 
-def _read(config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
+def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
     source, path = config.source, Path(config.source)
     if source == "demo":
         return demo.reviews()
@@ -79,7 +80,7 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: tables.Report) ->
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 
-def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
+def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
     if root:
@@ -109,7 +110,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
 
 
 def _read_tables(
-    files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: tables.Report
+    files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: Report
 ) -> Reviews:
     rows: RowsBySplit = {}
     first, class_names = None, None
@@ -149,7 +150,7 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 def _labelled_texts(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
-    bad_row: tables.Report, former_names: list[str] | None = None,
+    bad_row: Report, former_names: list[str] | None = None,
 ) -> list[LabelledText]:  # fmt: skip
     """The texts of a table with their labels and places. If there are no labels, they are None.
 
@@ -182,7 +183,7 @@ def _labelled_texts(
     return rows
 
 
-def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: tables.Report) -> Reviews:
+def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
     """Reviews of a folder in the hub's layout, whose card says which files are which split."""
     import datasets
 
@@ -197,7 +198,7 @@ def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row
 
 
 def _load_dataset(
-    name: str, config: DataConfig, classes: Sequence[str], bad_row: tables.Report, *,
+    name: str, config: DataConfig, classes: Sequence[str], bad_row: Report, *,
     hint: str = "", **options: Any,
 ) -> Reviews:  # fmt: skip
     """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""

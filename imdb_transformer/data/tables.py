@@ -8,7 +8,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from operator import attrgetter
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from imdb_transformer.data import rows
 from imdb_transformer.data.json_rows import column_of, read_json, type_of, with_leaves
-from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, in_chunks, refuse
+from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, Report, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
 DELIMITED = {".csv": ",;\t|", ".tsv": "\t,;|"}  # and the delimiters; the first wins if all fit
@@ -32,7 +32,6 @@ NUM_REPORTED = 10  # bad rows that are left out
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
 
 Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
-Report = Callable[[str], None]  # called with a sentence about each bad row
 
 
 def suffix_of(path: Path) -> str:
