@@ -9,7 +9,6 @@ refused if only an attack or damage can explain them: links, paths with `..`, im
 import gzip
 import http.client
 import io
-import posixpath
 import re
 import tarfile
 import urllib.request
@@ -116,13 +115,13 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
     for member in archive:
         if member.issym() or member.islnk() or member.isdev():
             raise DataError(f"{origin}: member {member.name!r} is a link or device.")
-        if member.name.startswith("/") or ".." in Path(member.name).parts:
+        name = Path(member.name)
+        if name.is_absolute() or ".." in name.parts:
             raise DataError(f"{origin}: member {member.name!r} points outside the archive.")
-        name = posixpath.normpath(member.name)
-        if member.isfile() and _is_review(Path(name)):
+        if member.isfile() and _is_review(name):
             if member.size > MAX_MEMBER_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
-            yield name, archive.extractfile(member).read()  # type: ignore[union-attr]
+            yield name.as_posix(), archive.extractfile(member).read()  # type: ignore[union-attr]
 
 
 def _collect(
