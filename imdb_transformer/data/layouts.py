@@ -77,10 +77,9 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
             raise DataError(f"{folder} has two files for {split}: {other} and {name}.")
     files: dict[str, list[Path]] = {}
     for name in chosen:
-        split = split_of_name(name)
-        if not split and (name.parent, "train") not in short:
-            split = split_of(name)
-            split = "" if (name.parent, split) in short else split
+        split = split_of(name)
+        if not split_of_name(name) and {(name.parent, "train"), (name.parent, split)} & short.keys():
+            split = ""
         files.setdefault(split, []).append(folder / name)
     return files
 
