@@ -125,9 +125,8 @@ def _warn_of_spellings(classes: Iterable[str]) -> None:
     alike: dict[object, list[str]] = {}
     for name in classes:
         visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
-        _, number, _ = order = _numbers_first(visible)
-        key: object = number if order[0] == 0 else "".join(visible.split()).casefold()
-        alike.setdefault(key, []).append(name)
+        is_word, number, _ = _numbers_first(visible)
+        alike.setdefault("".join(visible.split()).casefold() if is_word else number, []).append(name)
     if several := [names for names in alike.values() if len(names) > 1]:
         shown = "; ".join(", ".join(map(repr, names)) for names in several[:NUM_SPELLINGS])
         warn(f"classes that differ only in how they are written: {shown}. If they are one, write them alike.")
