@@ -4,6 +4,7 @@ import codecs
 import gzip
 import shlex
 import zlib
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,14 +84,12 @@ def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
 
 def _text_like(rows: pa.RecordBatch) -> str | None:
     """The column whose text is much the longest."""
-    lengths = {}
+    lengths: list[tuple[float, str | None]] = [(0, None), (0, None)]
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            lengths[name] = sum(len(text or "") for text in column.to_pylist()) / max(len(column), 1)
-    longest, second, *_ = [*sorted(lengths, key=lambda name: -lengths[name]), None, None]
-    if longest is None or lengths[longest] < max(MIN_TEXT_LENGTH, 2 * lengths.get(second or "", 0)):
-        return None
-    return longest
+            lengths.append((sum(len(text or "") for text in column.to_pylist()) / max(len(column), 1), name))
+    (second, _), (longest, name) = sorted(lengths, key=itemgetter(0))[-2:]
+    return name if longest >= max(MIN_TEXT_LENGTH, 2 * second) else None
 
 
 def _label_like(rows: pa.RecordBatch, text: str | None) -> list[str]:
