@@ -24,7 +24,6 @@ from imdb_transformer.errors import ConfigError, reason_of
 # A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
 OF_TABLES = ("data.text_column", "data.label_column", "data.encoding", "data.bad_rows")
-LONGEST_SHOWN = 80  # characters of an override in a message
 
 
 def find(name: str | PathLike[str]) -> Path:
@@ -32,12 +31,11 @@ def find(name: str | PathLike[str]) -> Path:
     path, files = Path(name), shipped()
     if path.is_file():
         return path
-    name = str(name)
-    for key in (name, f"{name}.toml"):
+    for key in (str(name), f"{name}.toml"):
         if key in files:
             return files[key]
     names = ", ".join(sorted(files))
-    raise ConfigError(f"There is no config {name!r}, as a file or in the package. The package has {names}.")
+    raise ConfigError(f"There is no config '{name}', as a file or in the package. The package has {names}.")
 
 
 def shipped() -> dict[str, Path]:
@@ -63,8 +61,7 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
     overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        abbreviated = override if len(override) <= LONGEST_SHOWN else f"{override[:LONGEST_SHOWN]}..."
-        set_by[_apply(overridden, override)] = f"--set {abbreviated}"
+        set_by[_apply(overridden, override)] = f"--set {override:.80}"
     lines, in_file = [], _problems(tree)
     for sentence, where in _problems(overridden).items():
         # If a section or the whole config is wrong, all overrides in it may be to blame.
