@@ -209,3 +209,11 @@ def test_reviews_of_an_archive_in_another_encoding_can_be_left_out(tmp_path: Pat
 def test_a_member_in_a_folder_called_dot_is_read(tmp_path: Path) -> None:
     files = {**FILES, "aclImdb/./train/pos/./7_9.txt": "Fine."}
     assert "Fine." in read(make_archive(tmp_path / "a.tar.gz", files=files)).splits["train"].texts
+
+
+def test_a_review_whose_class_train_lacks_is_reported_by_its_file_and_can_be_left_out(tmp_path: Path) -> None:
+    path = make_archive(tmp_path / "a.tar.gz", files={**FILES, "aclImdb/test/meh/1_5.txt": "So-so."})
+    with pytest.raises(DataError, match=r"test/meh/1_5\.txt has label 'meh'; the classes are neg, pos\."):
+        read(path)
+    with pytest.warns(DataWarning, match="rows left out: 1"):
+        assert read(path, bad_rows="skip").splits["test"].texts == ["Great.", "Awful ☹."]
