@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from imdb_transformer.config import Config
 from imdb_transformer.data import imdb
 from imdb_transformer.data.encoded import TokenizedCorpus, encode, pretraining_text, rows_of
-from imdb_transformer.data.imdb import FILM_BITS, films_of, imdb_films, words_key
+from imdb_transformer.data.imdb import FILM_BITS, films_of, imdb_table, words_key
 from imdb_transformer.errors import Interrupted
 from imdb_transformer.training.plan import epoch_batches, make_plan, shares
 from tests.in_process import Tiny, prepared, train, weights
@@ -32,12 +32,12 @@ def film_all_reviews(config: Config, monkeypatch: pytest.MonkeyPatch) -> list[st
     """Puts the training reviews of the tiny corpus into a table, by turns as of five films."""
     texts = rows_of(config.data, prepared(config).corpus, "train").texts
     table = table_of({text: texts.index(text) % 5 for text in texts})
-    monkeypatch.setattr(imdb, "imdb_films", lambda: table)
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: table)
     return texts
 
 
 def test_the_table_has_the_films_of_nearly_all_reviews_of_imdb() -> None:
-    table = imdb_films()
+    table = imdb_table("films")
     assert (table.dtype, table.shape) == (np.uint64, (72_881,))  # 75,000 less copies, and texts of test
     assert (np.diff(table >> np.uint64(FILM_BITS)) > 0).all()  # sorted, one row a text
     numbers, counts = np.unique(table & np.uint64(2**FILM_BITS - 1), return_counts=True)
@@ -47,7 +47,7 @@ def test_the_table_has_the_films_of_nearly_all_reviews_of_imdb() -> None:
 
 def test_films_are_looked_up_by_text_and_unknown_for_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {f"text {i}": 2**FILM_BITS - 1 - i for i in range(5)}
-    monkeypatch.setattr(imdb, "imdb_films", lambda: table_of(known))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: table_of(known))
     assert films_of(["another", *known, "", "TEXT<br />3!"]).tolist() == [-1, *known.values(), -1, 2**14 - 4]
 
 

@@ -227,15 +227,15 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     labelled = load_config("base.toml", [*values, 'train.init_from="imdb"'])
     assert prepare(labelled, "classifier", CPU).config.train.init_from == "imdb"
     key = words_key(rows_read.texts[0].upper())
-    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key << 4], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: np.array([key << 4], np.uint64))
     imdbs = choose_start(config, "classifier", CPU)
     assert (imdbs.train.init_from, imdbs.model.dropout) == ("imdb-encoder", 0.0)
     assert not is_due(config, imdbs)
     assert prepare(config, "classifier", CPU, ready=False).config.train.epochs == 2
-    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: np.array([key], np.uint64))
     others = load_config("base.toml", [*values, 'train.init_from="imdb-encoder"'])
     assert prepare(others, "classifier", CPU, ready=False).config.train.epochs == 8
-    monkeypatch.setattr(imdb, "imdb_stars", lambda: np.array([key << 4], np.uint64))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: np.array([key << 4], np.uint64))
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from imdb_transformer.data import imdb
 from imdb_transformer.data.encoded import rows_of
-from imdb_transformer.data.imdb import STARS, UNKNOWN, imdb_stars, load_table, stars_of, words_key
+from imdb_transformer.data.imdb import STARS, UNKNOWN, imdb_table, load_table, stars_of, words_key
 from imdb_transformer.errors import DataError, DataWarning, Interrupted, RunError
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import metrics
@@ -32,12 +32,12 @@ def rate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     rated = {text: 10 if label else 1 for text, label in zip(texts[3:], labels[3:], strict=True)}
     for text in texts[:3]:
         rated.pop(text, None)
-    monkeypatch.setattr(imdb, "imdb_stars", lambda: table_of(rated))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: table_of(rated))
     return rated
 
 
 def test_the_table_has_the_stars_of_nearly_all_training_reviews_of_imdb() -> None:
-    table = imdb_stars()
+    table = imdb_table("stars")
     assert (table.dtype, table.shape) == (np.uint64, (24_777,))  # 25,000 less copies, and texts of test
     assert (np.diff(table >> np.uint64(4)) > 0).all()  # sorted, one row a text
     values, counts = np.unique(table & np.uint64(15), return_counts=True)
@@ -49,8 +49,8 @@ def test_the_table_has_the_stars_of_nearly_all_training_reviews_of_imdb() -> Non
 
 @pytest.mark.parametrize("num_bytes", [0, 50, 1000])
 def test_a_table_that_was_cut_short_is_refused_by_name(tmp_path: Path, num_bytes: int) -> None:
-    np.save(tmp_path / "whole.npy", imdb_stars())
-    assert np.array_equal(load_table(tmp_path / "whole.npy"), imdb_stars())
+    np.save(tmp_path / "whole.npy", imdb_table("stars"))
+    assert np.array_equal(load_table(tmp_path / "whole.npy"), imdb_table("stars"))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:num_bytes])
     with pytest.raises(DataError, match=r"cut\.npy is damaged\. Install imdb-tx again"):
         load_table(tmp_path / "cut.npy")
@@ -58,7 +58,7 @@ def test_a_table_that_was_cut_short_is_refused_by_name(tmp_path: Path, num_bytes
 
 def test_stars_are_found_by_text_and_unknown_for_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     rated = {f"film {i}": star for i, star in enumerate(STARS)}
-    monkeypatch.setattr(imdb, "imdb_stars", lambda: table_of(rated))
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: table_of(rated))
     texts = ["another", *rated, "", "film 00", "film 3"]
     assert stars_of(texts).tolist() == [UNKNOWN, *range(len(STARS)), UNKNOWN, UNKNOWN, 3]
     assert stars_of([]).tolist() == []

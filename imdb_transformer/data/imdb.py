@@ -29,15 +29,9 @@ NO_WORD = re.compile(r"<[^>]*>|\W|_")  # an HTML tag, or a character between wor
 
 
 @cache
-def imdb_stars() -> NDArray[np.uint64]:
-    """The sorted table of hashes and stars."""
-    return load_table(Path(__file__).with_name("imdb_stars.npy"))
-
-
-@cache
-def imdb_films() -> NDArray[np.uint64]:
-    """The sorted table of hashes and films."""
-    return load_table(Path(__file__).with_name("imdb_films.npy"))
+def imdb_table(name: str) -> NDArray[np.uint64]:
+    """The table of `stars` or `films`."""
+    return load_table(Path(__file__).with_name(f"imdb_{name}.npy"))
 
 
 def load_table(path: Path) -> NDArray[np.uint64]:
@@ -57,13 +51,13 @@ def words_key(text: str) -> int:
 
 def stars_of(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,): for each text the index of its rating in `STARS`, or -1 if the table does not have the text."""
-    stars = _values_of(texts, imdb_stars(), STAR_BITS)
+    stars = _values_of(texts, imdb_table("stars"), STAR_BITS)
     return np.where(stars == UNKNOWN, UNKNOWN, np.searchsorted(STARS, stars))
 
 
 def films_of(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,): for each text the number of its film, or -1 if the table does not have the text."""
-    return _values_of(texts, imdb_films(), FILM_BITS)
+    return _values_of(texts, imdb_table("films"), FILM_BITS)
 
 
 def _values_of(texts: Sequence[str], table: NDArray[np.uint64], num_bits: int) -> NDArray[np.int64]:
