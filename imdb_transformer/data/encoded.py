@@ -6,7 +6,8 @@ split, so another text or tokenizer has another folder.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,10 +103,9 @@ def encode(
     encoded = {}
     for split in splits:
         if split != "unsupervised" or split in corpus.manifest.splits:
-            members = _members(config, split)
-            parts = (read_split(corpus, name) for name in members)
-            cache = Path(config.data_dir) / "encoded"
-            encoded[split] = encode_split(parts, _content_hash(corpus, members), tokenizer, cache)
+            content_hash = _content_hash(corpus, _members(config, split))
+            read = partial(rows_of, config, corpus, split)
+            encoded[split] = encode_split(read, content_hash, tokenizer, Path(config.data_dir) / "encoded")
     return TokenizedCorpus(corpus, tokenizer, encoded)
 
 
@@ -166,13 +166,15 @@ def _content_hash(corpus: Corpus, members: Iterable[str]) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
-def encode_split(parts: Iterable[Rows], content_hash: str, tokenizer: Tokenizer, cache: Path) -> EncodedSplit:
-    """The split as ids, from the cache or else from `parts`."""
+def encode_split(
+    read: Callable[[], Rows], content_hash: str, tokenizer: Tokenizer, cache: Path
+) -> EncodedSplit:
+    """The split as ids, from the cache or else from what `read` returns."""
     folder = cache / tokenizer.content_hash[:16] / content_hash[:16]
     if not (folder / META).exists():
         with one_at_a_time(folder):
             if not (folder / META).exists():
-                _write(parts, tokenizer, folder)
+                _write(read(), tokenizer, folder)
     return load_split(folder)
 
 
@@ -189,22 +191,20 @@ def load_split(folder: Path) -> EncodedSplit:
     return EncodedSplit(**arrays, report=meta.report)
 
 
-def _write(parts: Iterable[Rows], tokenizer: Tokenizer, folder: Path) -> None:
+def _write(rows: Rows, tokenizer: Tokenizer, folder: Path) -> None:
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    reviews, num_tokens, labels = [], [], []
-    for part in parts:
-        labels += part.labels
-        num_chunks = -(-len(part.texts) // CHUNK)  # more, if texts are long
-        for texts in tracked(in_chunks(part.texts, CHUNK), "encoding, block", num_chunks):
-            for ids in tokenizer.encode(texts, whole=True):
-                num_tokens.append(len(ids))
-                reviews.append(tokenizer.cut(ids).astype(dtype))
+    reviews, num_tokens = [], []
+    num_chunks = -(-len(rows.texts) // CHUNK)  # more, if texts are long
+    for texts in tracked(in_chunks(rows.texts, CHUNK), "encoding, block", num_chunks):
+        for ids in tokenizer.encode(texts, whole=True):
+            num_tokens.append(len(ids))
+            reviews.append(tokenizer.cut(ids).astype(dtype))
     lengths = np.array([len(ids) for ids in reviews], np.int64)
     num_cut = np.array(num_tokens, np.int64) - lengths
     arrays = {
         "ids": np.concatenate([np.empty(0, dtype), *reviews]),
         "offsets": np.concatenate([[0], lengths.cumsum()]),
-        "labels": np.array(labels, np.int64),
+        "labels": np.array(rows.labels, np.int64),
     }
     report = SplitReport(
         num_reviews=len(reviews), num_tokens=sum(num_tokens),
