@@ -26,6 +26,7 @@ from imdb_transformer.progress import tracked
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
 MAX_MEMBER_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 4 << 30
+MAX_DOWNLOAD_BYTES = 1 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
@@ -42,7 +43,11 @@ def read_url(url: str, *, encoding: str, bad_row: Report) -> Reviews:
     """Reviews of an archive at a URL; `bad_row` as in `read_tree`."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
-            content = response.read()
+            content = response.read(MAX_DOWNLOAD_BYTES + 1)
+            if len(content) > MAX_DOWNLOAD_BYTES:
+                raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES:,} bytes, the limit.")
+            if response.length:  # still to come, by the Content-Length
+                raise DataError(f"{url} broke off {response.length:,} bytes before its end; try again.")
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"{url} cannot be fetched: {getattr(error, 'reason', error)}.") from None
     return read_archive(io.BytesIO(content), url, encoding=encoding, bad_row=bad_row)
