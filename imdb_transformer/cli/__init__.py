@@ -10,10 +10,8 @@ import sys
 import warnings
 
 # isort: off
-# Each import adds a command; --help lists them in this order.
-from imdb_transformer.cli import download, tokenize  # noqa: F401
-from imdb_transformer.cli import train, pretrain, baseline  # noqa: F401
-from imdb_transformer.cli import predict, generate, eval, compare, export, verify, runs  # noqa: A004, F401
+# Each import adds commands; --help lists them in this order.
+from imdb_transformer.cli import data, train, predict, generate, evaluate, runs  # noqa: F401
 
 # isort: on
 from imdb_transformer import progress

@@ -203,7 +203,7 @@ def config_for(config: str | None, source: str | None) -> str:
     return config or ("base.toml" if source else "demo.toml")
 
 
-def config_with(
+def load(
     name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
     label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: Path | None = None,
 ) -> "LoadedConfig":  # fmt: skip

@@ -1,9 +1,53 @@
-"""`imdb-tx tokenize`: trains the tokenizer of a corpus, and encodes it."""
+"""`imdb-tx download` and `imdb-tx tokenize`: import a corpus, and encode it."""
 
 import json
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from imdb_transformer.cli import options, screen
+from imdb_transformer.errors import ConfigError
+
+SOURCE_HELP = "hub, demo, or a path or URL.  [default: hub]"
+Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
+
+
+@options.command(
+    options.DATA,
+    """imdb-tx download
+imdb-tx download reviews.csv --text-column body --label-column stars""",
+)
+def download(
+    source: Source = None,
+    source_option: Annotated[str | None, typer.Option("--source", hidden=True)] = None,
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Where corpora are stored.")] = "data",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    bad_rows: options.OnBadRows = None,
+    as_json: options.Json = False,
+) -> None:
+    """Import a corpus, check it, and show its statistics."""
+    from imdb_transformer import config_file
+    from imdb_transformer.data import corpus
+    from imdb_transformer.data.reviews import SPLITS
+    from imdb_transformer.report import summaries
+
+    if source and source_option:
+        raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
+    keys = {
+        "data.source": source or source_option or "hub", "data.data_dir": data_dir,
+        "data.text_column": text_column, "data.label_column": label_column,
+        "data.encoding": encoding, "data.bad_rows": bad_rows,
+    }  # fmt: skip
+    config = config_file.parse({}, options.as_overrides(keys), origin="command line").data
+    stored = corpus.ensure(config, needs=SPLITS)
+    if as_json:
+        place = {"folder": str(stored.folder), "content_hash": stored.content_hash}
+        print(json.dumps(place | {"was_stored": not stored.is_new} | stored.manifest.model_dump(mode="json")))
+    else:
+        print(summaries.corpus(stored))
 
 
 @options.command(
@@ -27,7 +71,7 @@ def tokenize(
     to start from, as in training.
     """
     name = options.config_for(config, source)
-    resolved = options.config_with(name, overrides, source, text_column, label_column, encoding, bad_rows)
+    resolved = options.load(name, overrides, source, text_column, label_column, encoding, bad_rows)
     screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path

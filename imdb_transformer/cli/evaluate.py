@@ -1,4 +1,4 @@
-"""`imdb-tx eval`: evaluates a run, or the mean prediction of several."""
+"""`imdb-tx eval` and `imdb-tx compare`: evaluate runs, and show how they differ."""
 
 import json
 from functools import partial
@@ -9,6 +9,7 @@ import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import ConfigError
+from imdb_transformer.report.layout import check_page
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
@@ -16,6 +17,7 @@ SPLIT_HELP = "test, validation or train. With --source, also all.  [default: tes
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 SOURCE_HELP = "Evaluate on reviews other than the run's. Options for a file of reviews need --source."
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]
+HTML_HELP = "Also write a page with the curves of all runs."
 
 
 @options.command(
@@ -67,3 +69,36 @@ def evaluate(
         print(json.dumps(record) if as_json else evaluations.as_text(tables))
     if not as_json:
         print(f"written to {predictions.file} and {page}")
+
+
+@options.command(
+    options.USING,
+    """imdb-tx compare runs/base runs/nb
+imdb-tx compare base base-2 --html compare.html""",
+)
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare runs on the same reviews.
+
+    Shows how their configs and scores differ, and whether the accuracies differ by more than chance.
+    """
+    if len(paths) < 2:
+        raise ConfigError("compare takes two runs or more.")
+    screen.note(f"comparing {len(paths)} runs on {split} ...")  # the next imports take seconds
+    from imdb_transformer import hardware
+    from imdb_transformer.evaluation.compare import compare as compare_runs
+    from imdb_transformer.report import evaluations, pages
+
+    if html is not None:
+        check_page(html)
+    hardware.keep_freed_memory()
+    comparison, predictions = compare_runs(paths, split)
+    if html is not None:  # before stdout, whose reader may leave
+        pages.write_comparison(html, comparison, predictions)
+        screen.note(f"written to {html}")
+    shown = evaluations.as_text(evaluations.comparison_tables(comparison))
+    print(comparison.model_dump_json() if as_json else shown)
