@@ -193,9 +193,16 @@ DryRun = Annotated[bool, _special("--dry-run", help="Show what the training cost
 Json = Annotated[bool, _special("--json", help="Print JSON on stdout instead of text.")]
 BadRows = Literal["fail", "skip"]
 BAD_ROWS_HELP = "A malformed or incomplete row: stop (fail), or leave it out (skip)."
-# None: as the config says, or stop
-OnBadRows = Annotated[BadRows | None, of_table(metavar="fail|skip", help=BAD_ROWS_HELP)]
-Encoding = Annotated[str | None, of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")]
+of_bad_rows = of_table(metavar="fail|skip", help=BAD_ROWS_HELP)
+OnBadRows = Annotated[BadRows | None, of_bad_rows]  # None: as the config says, or stop
+of_encoding = of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")
+Encoding = Annotated[str | None, of_encoding]
+
+
+def passed(context: typer.Context) -> set[str]:
+    """The parameters that the command line names."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def config_for(config: str | None, source: str | None) -> str:

@@ -72,8 +72,7 @@ def train(
 
 def refuse_beside_resume(context: typer.Context) -> None:
     """Raises ConfigError if --resume is combined with options of a new run."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    passed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    passed = options.passed(context)
     if "resume" in passed and passed - {"resume", "as_json"}:
         raise ConfigError("--resume continues a run with its own config. Only --json may be added.")
 
