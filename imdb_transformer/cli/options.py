@@ -213,6 +213,7 @@ def config_for(config: str | None, source: str | None) -> str:
 def load(
     name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
     label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: Path | None = None,
+    data_dir: str | None = None,
 ) -> "LoadedConfig":  # fmt: skip
     """A config with the keys that a command's own options stand for, and then with those of --set."""
     from imdb_transformer import config_file  # with pydantic, which --help does not need
@@ -221,16 +222,11 @@ def load(
         raise ConfigError(f"The name {source} is not UTF-8, and a config can only hold UTF-8. Rename it.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding, "data.bad_rows": bad_rows,
+        "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
         "train.init_from": None if init_from is None else str(init_from),
     }  # fmt: skip
-    return config_file.load(name, [*as_overrides(keys), *(overrides or ())])
-
-
-def as_overrides(keys: dict[str, str | None]) -> list[str]:
-    """`section.key=value` of each key that has a value."""
     passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
-    return [f"{key}={value}" for key, value in passed.items()]
+    return config_file.load(name, [f"{key}={value}" for key, value in passed.items()] + (overrides or []))
 
 
 def _show_version(wanted: bool) -> None:
