@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.store.run import Kind
     from imdb_transformer.training.loop import Update
     from imdb_transformer.training.train import TrainingResult
-
-READS_FIRST = "imdb-encoder reads these reviews first, in {}"
 
 
 def train_one(
@@ -39,16 +37,12 @@ def train_one(
             if world.is_first:
                 _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
-        if kind == "encoder" or config is None:
-            runs: Iterable[tuple[Path, Iterator[Update]]] = [
-                (folder, training_steps(config, folder, kind, teachers=teachers, resume=config is None))
-            ]
-        else:
-            runs = trainings(config, folder, teachers=teachers)
+        resume = config is None
+        runs = trainings(config, folder, teachers=teachers, resume=resume)
+        if kind == "encoder":
+            runs = iter([(folder, training_steps(config, folder, kind, teachers=teachers, resume=resume))])
         for each, steps in runs:
-            with nullcontext() if each == folder else _of_encoder():
-                if each != folder:
-                    screen.note(READS_FIRST.format(each))
+            with _encoder_that_reads_first(each) if each != folder else nullcontext():
                 result = _finish(each, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -59,6 +53,7 @@ def train_one(
 def train_seeds(
     config: "Config", base: Path, num_seeds: int, teachers: tuple[Path, ...], *, test: bool, as_json: bool
 ) -> None:
+    """Trains a run for each seed, and shows mean and spread of their scores."""
     screen.note(f"preparing {num_seeds} runs {base}-seed-N ...")
     from imdb_transformer.distributed import process_group
     from imdb_transformer.training.seeds import seed_trainings, summarise
@@ -67,9 +62,9 @@ def train_seeds(
     with process_group() as world:
         try:
             for folder, steps in seed_trainings(config, base, num_seeds, teachers=teachers, test=test):
-                if folder.name.endswith("-encoder"):
-                    screen.note(READS_FIRST.format(folder))
-                results.append(_finish(folder, steps, world))
+                is_encoder = folder.name.endswith("-encoder")
+                with _encoder_that_reads_first(folder) if is_encoder else nullcontext():
+                    results.append(_finish(folder, steps, world))
         except Interrupted as stopped:
             message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
             raise Interrupted(message, exit_code=stopped.exit_code) from None
@@ -79,8 +74,12 @@ def train_seeds(
 
 
 @contextmanager
-def _of_encoder() -> Iterator[None]:
-    """Says how to go on if the run of an encoder ends early: the user's command is for a classifier."""
+def _encoder_that_reads_first(folder: Path) -> Iterator[None]:
+    """Announces the run of an encoder, and says how to go on if it ends early.
+
+    The user's command is for a classifier.
+    """
+    screen.note(f"imdb-encoder reads these reviews first, in {folder}")
     try:
         yield
     except Interrupted as stopped:
