@@ -13,11 +13,8 @@ SOURCE_HELP = "hub, demo, or a path or URL.  [default: hub]"
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 
 
-@options.command(
-    options.DATA,
-    """imdb-tx download
-imdb-tx download reviews.csv --text-column body --label-column stars""",
-)
+@options.for_reviews("""imdb-tx download
+imdb-tx download reviews.csv --text-column body --label-column stars""")
 def download(
     source: Source = None,
     source_option: Annotated[str | None, typer.Option("--source", hidden=True)] = None,
@@ -46,11 +43,8 @@ def download(
         print(summaries.corpus(stored))
 
 
-@options.command(
-    options.DATA,
-    """imdb-tx tokenize --config scratch.toml
-imdb-tx tokenize reviews.csv --text-column body --label-column stars""",
-)
+@options.for_reviews("""imdb-tx tokenize --config scratch.toml
+imdb-tx tokenize reviews.csv --text-column body --label-column stars""")
 def tokenize(
     source: options.Source = None,
     text_column: options.TextColumn = None,

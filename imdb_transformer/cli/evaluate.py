@@ -24,8 +24,7 @@ Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]
 HTML_HELP = "Also write a page with the curves of all runs."
 
 
-@options.command(
-    options.USING,
+@options.for_trained_runs(
     """imdb-tx eval runs/base
 imdb-tx eval runs/base --source other.csv --text-column body""",
     name="eval",
@@ -83,11 +82,8 @@ def _write(predictions: "Predictions", baselines: "dict[str, Evaluation]", *, ha
     return page
 
 
-@options.command(
-    options.USING,
-    """imdb-tx compare runs/base runs/nb
-imdb-tx compare base base-2 --html compare.html""",
-)
+@options.for_trained_runs("""imdb-tx compare runs/base runs/nb
+imdb-tx compare base base-2 --html compare.html""")
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
     split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",

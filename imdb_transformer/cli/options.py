@@ -21,7 +21,6 @@ from imdb_transformer.errors import ConfigError
 if TYPE_CHECKING:
     from imdb_transformer.config import Config as LoadedConfig
 
-DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 TABLE, SPECIAL = "A file of reviews", "Other"
 RUNS = Path("runs")
 of_others = partial(typer.Option, rich_help_panel="Other runs")
@@ -111,6 +110,11 @@ imdb-tx predict "a charming, funny film\"""",
 def command(heading: str, examples: str, name: str | None = None) -> Callable[[Any], Any]:
     """Adds a command to the program, below a heading of --help, with lines of examples."""
     return app.command(name, cls=Command, epilog=examples, rich_help_panel=heading)
+
+
+for_reviews = partial(command, "Reviews")
+for_training = partial(command, "Training")
+for_trained_runs = partial(command, "Trained runs")
 
 
 def complete_configs(start: str) -> list[str]:

@@ -30,11 +30,8 @@ Head = Annotated[int, _why(metavar="N", help="Head of --attention, from 1.")]
 Html = Annotated[Path | None, _why(metavar="FILE", help="Also write --explain or --attention as a page.")]
 
 
-@options.command(
-    options.USING,
-    """imdb-tx predict "I laughed, I cried." "an awful, boring film"
-imdb-tx predict --input reviews.csv --text-column body --output out.csv""",
-)
+@options.for_trained_runs("""imdb-tx predict "I laughed, I cried." "an awful, boring film"
+imdb-tx predict --input reviews.csv --text-column body --output out.csv""")
 def predict(
     context: typer.Context,
     texts: Texts = None,

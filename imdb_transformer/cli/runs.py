@@ -19,11 +19,8 @@ PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
 Prune = Annotated[bool, typer.Option("--prune", help=PRUNE_HELP)]
 
 
-@options.command(
-    options.USING,
-    """imdb-tx export runs/base
-imdb-tx export runs/base --output sentiment.onnx""",
-)
+@options.for_trained_runs("""imdb-tx export runs/base
+imdb-tx export runs/base --output sentiment.onnx""")
 def export(path: Exported, output: Output = None, as_json: options.Json = False) -> None:
     """Write a trained model as an ONNX file, for other programs.
 
@@ -39,11 +36,8 @@ def export(path: Exported, output: Output = None, as_json: options.Json = False)
     screen.show(json.dumps({"file": str(file), "num_bytes": num_bytes}) if as_json else text)
 
 
-@options.command(
-    options.USING,
-    """imdb-tx verify runs/base
-imdb-tx verify base --json""",
-)
+@options.for_trained_runs("""imdb-tx verify runs/base
+imdb-tx verify base --json""")
 def verify(path: Verified, as_json: options.Json = False) -> None:
     """Check the config, tokenizer and checkpoints of a run against their checksums."""
     from imdb_transformer.store import upkeep
@@ -56,11 +50,8 @@ def verify(path: Verified, as_json: options.Json = False) -> None:
         raise RunError(f"{path} is damaged: {', '.join(damaged)}.")
 
 
-@options.command(
-    options.USING,
-    """imdb-tx runs
-imdb-tx runs --prune""",
-)
+@options.for_trained_runs("""imdb-tx runs
+imdb-tx runs --prune""")
 def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 

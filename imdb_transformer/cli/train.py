@@ -24,11 +24,8 @@ Weighting = Literal["nb", "tfidf"]
 KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx train --config base.toml
-imdb-tx train reviews.csv --text-column body --label-column stars""",
-)
+@options.for_training("""imdb-tx train --config base.toml
+imdb-tx train reviews.csv --text-column body --label-column stars""")
 def train(
     context: typer.Context,
     source: options.Source = None,
@@ -77,11 +74,8 @@ def refuse_beside_resume(context: typer.Context) -> None:
         raise ConfigError("--resume continues a run with its own config. Only --json may be added.")
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx pretrain --run-dir runs/pretrain
-imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
-)
+@options.for_training("""imdb-tx pretrain --run-dir runs/pretrain
+imdb-tx pretrain reviews.csv --text-column body --label-column ''""")
 def pretrain(
     context: typer.Context,
     source: options.Source = None,
@@ -112,11 +106,8 @@ def pretrain(
     train_one(loaded, folder, "encoder", tuple(teacher or ()), dry_run=dry_run, as_json=as_json)
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx baseline --run-dir runs/nb
-imdb-tx baseline reviews.csv --text-column body --label-column stars""",
-)
+@options.for_training("""imdb-tx baseline --run-dir runs/nb
+imdb-tx baseline reviews.csv --text-column body --label-column stars""")
 def baseline(
     source: options.Source = None,
     text_column: options.TextColumn = None,
