@@ -6,6 +6,7 @@ Shapes: N reviews, C classes.
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,7 +149,7 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: 
     info = located[0][0].info
     if split == ALL:
         reviews = sources.read(config, info.classes)
-        _check_classes(reviews.classes, config.source, located)
+        _check_classes(reviews.classes, config.source, located[0][0])
         rows = joined([rows for name, rows in reviews.splits.items() if name in LABELLED_SPLITS])
         if not rows.texts:
             raise DataError(f"{config.source} has no review with a label.")
@@ -169,17 +170,16 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: 
     if split == "test" and split not in stored.manifest.splits:
         other = "--split validation" if config.held_out_fraction else "--source FILE"
         raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
-    _check_classes(stored.manifest.classes, config.source, located)
+    _check_classes(stored.manifest.classes, config.source, located[0][0])
     return encoded.rows_of(config, stored, split)
 
 
-def _check_classes(classes: Sequence[str], source: str, located: Located) -> None:
-    for each, _ in located:
-        if tuple(classes) != each.info.classes:
-            raise DataError(
-                f"The classes of {source} are {', '.join(classes)}; "
-                f"those of {each.folder} are {', '.join(each.info.classes)}."
-            )
+def _check_classes(classes: Sequence[str], source: str, opened: run.Run) -> None:
+    if tuple(classes) != opened.info.classes:
+        known = ", ".join(opened.info.classes)
+        raise DataError(
+            f"The classes of {source} are {', '.join(classes)}; those of {opened.folder} are {known}."
+        )
 
 
 def _names(located: Located, predictor: Predictor) -> str:
@@ -191,17 +191,11 @@ def _names(located: Located, predictor: Predictor) -> str:
 
 
 def _file(located: Located, split: str, corpus_name: str) -> Path:
-    """The evaluation's file in the first run. Its name includes the names of the other runs.
-
-    It also includes a hash of their paths, as runs in different folders may have the same name.
-    """
+    """The evaluation's file in the first run. Its name tells the other runs, with a hash of their paths."""
     (opened, folder), *others = located
     parts = [folder.name, split, *([corpus_name] if corpus_name else [])]
     if others:
-        names = "-".join(
-            each.folder.name if checkpoint.name == "best" else f"{each.folder.name}-{checkpoint.name}"
-            for each, checkpoint in others
-        )
+        names = "-".join(each.folder.name for each, _ in others)
         paths = "\n".join(str(checkpoint.resolve()) for _, checkpoint in others)
         parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
     return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
@@ -218,13 +212,11 @@ def _new_reviews(texts: list[str], located: Located, data_dir: str | None) -> ND
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
     """By name, a mask of reviews: by length, and cut or not."""
-    num_words = np.array([len(text.split()) for text in texts])
-    slices, low = {}, -1
-    for high in LENGTHS:
-        name = f"{low + 1} to {high} words" if low > 0 else f"up to {high} words"
-        slices[name] = (num_words > low) & (num_words <= high)
-        low = high
-    slices[f"over {low} words"] = num_words > low
+    num_words = [len(text.split()) for text in texts]
+    between = [f"{low + 1} to {high} words" for low, high in pairwise(LENGTHS)]
+    names = [f"up to {LENGTHS[0]} words", *between, f"over {LENGTHS[-1]} words"]
+    which = np.searchsorted(LENGTHS, num_words)
+    slices = {name: which == i for i, name in enumerate(names)}
     encoders = [model for model in predictor.models if isinstance(model, TransformerModel)]
     if encoders:
         tokenizer = encoders[0].tokenizer
