@@ -11,7 +11,7 @@ import warnings
 
 # isort: off
 # Each import adds commands; --help lists them in this order.
-from imdb_transformer.cli import data, train, predict, generate, evaluate, runs  # noqa: F401
+from imdb_transformer.cli import data, train, predict, evaluate, runs  # noqa: F401
 
 # isort: on
 from imdb_transformer import progress
