@@ -124,7 +124,7 @@ def _show(
                     if request.as_json:
                         views = {"explanation": why, "attention": weights}
                         records = {name: each.record() for name, each in views.items() if each is not None}
-                        print(json.dumps(prediction.record() | records))
+                        print(json.dumps(prediction._asdict() | records))
                         continue
                     print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
                     if why is not None and has_colours:
@@ -161,7 +161,7 @@ def _opened(
     file = sys.stdin.buffer if source == STDIN else None
     skip = Skip(lambda problem: screen.note(f"skipped: {problem}"))
     bad_row = skip if reading.bad_rows == "skip" else refuse_row
-    column, encoding = reading.text_column, reading.encoding
+    column, encoding, _ = reading
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if skip.num_rows:
         screen.note(f"skipped rows: {skip.num_rows:,}")
@@ -199,9 +199,10 @@ def write_rows(
         classes = predictor.classes if request.each_class else ()
         if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
-        call = predicted_tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
+        column, encoding, _ = reading
+        call = predicted_tables.describe_call(predictor, request.paths, source, column, encoding, classes)
         written = predicted_tables.write_predictions(
-            predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
+            predictor, parts, schema, column, output, call, resume=resume, classes=classes
         )
         num_rows = 0
         with screen.bar("review", _num_rows(source, reading)) as bar:

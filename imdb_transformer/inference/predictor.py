@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,6 @@ class Prediction(NamedTuple):
     text: str
     probabilities: dict[str, float]
     """of each class, by its name"""
-
-    def record(self) -> dict[str, Any]:
-        """Its fields by name, as JSON takes them."""
-        return self._asdict()
 
 
 class Predictor:
