@@ -229,8 +229,8 @@ def load(
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
         "train.init_from": None if init_from is None else str(init_from),
     }  # fmt: skip
-    passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
-    return config_file.load(name, [f"{key}={value}" for key, value in passed.items()] + (overrides or []))
+    values = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
+    return config_file.load(name, [f"{key}={value}" for key, value in values.items()] + (overrides or []))
 
 
 def _show_version(wanted: bool) -> None:

@@ -227,11 +227,10 @@ def _num_rows(source: Path, reading: InputFormat) -> int | None:
 
     Counting takes a small part of the time of predicting.
     """
-    from imdb_transformer.data.tables import Skip
     from imdb_transformer.inference.predicted_tables import open_reviews
 
     if not (sys.stderr.isatty() and source.is_file()):
         return None
-    uncounted = Skip(lambda _: None)
-    _, parts = open_reviews(source, reading.text_column, encoding=reading.encoding, bad_row=uncounted)
+    column, encoding, _ = reading
+    _, parts = open_reviews(source, column, encoding=encoding, bad_row=lambda _: None)
     return sum(part.num_rows for part in parts)
