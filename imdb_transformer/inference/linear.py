@@ -49,18 +49,14 @@ class LinearModel:
     def load(cls, opened: run.Run, folder: Path) -> Self:
         """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
         assert opened.info.weighting is not None  # it is a linear run
-        path, classes = opened.folder / FILE_NAME, opened.info.classes
+        path = opened.folder / FILE_NAME
         try:
             ngrams = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError):
             raise RunError(f"{path} is missing or damaged.") from None
         _, stored = checkpoint.read_model(folder, tokenizer_hash=_hash_of(ngrams))
-        rows = 1 if len(classes) == 2 else len(classes)
-        shapes = {"scale": (len(ngrams),), "weights": (rows, len(ngrams)), "intercept": (rows,)}
-        if {name: tuple(array.shape) for name, array in stored.items()} != shapes:
-            raise RunError(f"{folder} belongs to another model than {opened.folder}.")
-        scale, weights, intercept = (stored[name] for name in shapes)
-        temperature = opened.temperature_of(folder)
+        scale, weights, intercept = (stored[name] for name in ("scale", "weights", "intercept"))
+        classes, temperature = opened.info.classes, opened.temperature_of(folder)
         model = cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
         model.origin = opened
         return model
