@@ -58,15 +58,10 @@ def note(text: str) -> None:
         show(text, sys.stderr, erases_line=bool(bars))  # the terminal's ^C stands behind the bar
 
 
-def show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int,
-    file: TextIO | None = None, line: str | None = None,
-) -> None:  # fmt: skip
-    """Shows a warning about reviews as a sentence, and any other as Python does. `file` is never passed."""
-    del file
+def show_warning(message: Warning | str, category: type[Warning], *place: Any, **_: Any) -> None:
+    """Shows a warning about reviews as a sentence, and any other as Python does, with file and line."""
     is_ours = issubclass(category, DataWarning)
-    usual = warnings.formatwarning(message, category, filename, lineno, line)
-    note(f"warning: {message}" if is_ours else usual.rstrip())
+    note(f"warning: {message}" if is_ours else warnings.formatwarning(message, category, *place[:2]).rstrip())
 
 
 @contextmanager
