@@ -148,8 +148,7 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del frame
+def _interrupt(number: int, _: FrameType | None) -> None:
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
 
