@@ -49,16 +49,16 @@ def evaluate(
     }  # fmt: skip
     if source is None and any(value is not None for value in reading.values()):
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
-    what = " + ".join(map(str, paths)) + (f" on {source}" if source else "")
-    screen.note(f"evaluating {what} ...")  # the next imports take seconds
-    from imdb_transformer import hardware
+    screen.note(f"evaluating {' + '.join(map(str, paths))}{f' on {source}' if source else ''} ...")
+    from imdb_transformer import hardware  # this and the next take seconds
     from imdb_transformer.evaluation.baseline import baselines_beside
     from imdb_transformer.evaluation.evaluate import predict_split
     from imdb_transformer.report import evaluations
 
     hardware.keep_freed_memory()
     predictions = predict_split(paths, split, data_dir=data_dir, source=source, **reading)
-    baselines = {} if source else baselines_beside(paths[0], predictions.evaluation.split, data_dir=data_dir)
+    opened, split = predictions.run, predictions.evaluation.split
+    baselines = {} if source else baselines_beside(opened, split, data_dir=data_dir)
     tables = evaluations.evaluation_tables(predictions.evaluation, baselines)
     try:
         page = _write(predictions, baselines, has_card=len(paths) == 1 and not paths[0].is_file())

@@ -67,7 +67,7 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts or [])
         return
-    reading = _input_format(paths[0], text_column, encoding, bad_rows)
+    reading = predictions.InputFormat(text_column, encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading)
     else:
@@ -102,16 +102,6 @@ def _check_options(passed: set[str], source: Path | None, html: Path | None) -> 
         raise ConfigError(" ".join(sentences))
     if html is not None:
         check_page(html)
-
-
-def _input_format(
-    path: Path, text_column: str | None, encoding: str, bad_rows: options.BadRows
-) -> predictions.InputFormat:
-    """How a table is read. By default, the texts are in the column of the run's training reviews."""
-    from imdb_transformer.inference.predictor import locate
-
-    column = text_column or locate(path)[0].config.data.text_column
-    return predictions.InputFormat(column, encoding, bad_rows)
 
 
 def default_run(runs: Path = options.RUNS) -> Path:

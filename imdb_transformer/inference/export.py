@@ -124,7 +124,7 @@ class ExportedModel:
             raise RunError(f"{path} is damaged: {error}") from None
         except Exception as error:  # onnxruntime's errors derive from Exception alone
             raise RunError(f"{path} is not an ONNX model: {reason_of(error, 120)}.") from None
-        self.origin = run.Run(path.parent, about.config, about.run)
+        self.origin, self.checkpoint = run.Run(path.parent, about.config, about.run), path
         self.classes, self.step, self.temperature = about.run.classes, about.step, about.temperature
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -43,7 +43,8 @@ class LinearModel:
     temperature: float = 1.0
     step: int = 0
     precision: str = "fp32"
-    origin: run.Run = field(init=False)  # if it was loaded
+    origin: run.Run = field(init=False)  # this and the next if it was loaded
+    checkpoint: Path = field(init=False)
 
     @classmethod
     def load(cls, opened: run.Run, folder: Path) -> Self:
@@ -58,7 +59,7 @@ class LinearModel:
         scale, weights, intercept = (stored[name] for name in ("scale", "weights", "intercept"))
         classes, temperature = opened.info.classes, opened.temperature_of(folder)
         model = cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
-        model.origin = opened
+        model.origin, model.checkpoint = opened, folder
         return model
 
     @property

@@ -158,9 +158,8 @@ def _finite(value: Any) -> Any:
 
 
 def describe_call(
-    predictor: Predictor, paths: Sequence[Path], input_file: Path, column: str, encoding: str,
-    classes: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    predictor: Predictor, input_file: Path, column: str, encoding: str, classes: Sequence[str]
+) -> dict[str, Any]:
     """Everything that the predictions of a file depend on, but for rows that are left out.
 
     Resuming reads the whole file again, and so meets a bad row again.
@@ -171,7 +170,7 @@ def describe_call(
         "rows and bytes a part": [tables.BLOCK_ROWS, tables.BLOCK_BYTES],
         "--text-column": column,
         "--encoding": encoding,
-        "run": [identity_of(path) for path in paths],
+        "run": [identity_of(model) for model in predictor.models],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,
         "--probabilities": list(classes),
