@@ -52,10 +52,11 @@ class LinearModel:
         assert opened.info.weighting is not None  # it is a linear run
         path = opened.folder / FILE_NAME
         try:
-            ngrams = path.read_text(encoding="utf-8").split("\n")
+            content = path.read_bytes()
+            ngrams = content.decode().split("\n")
         except (OSError, UnicodeDecodeError):
             raise RunError(f"{path} is missing or damaged.") from None
-        _, stored = checkpoint.read_model(folder, tokenizer_hash=_hash_of(ngrams))
+        _, stored = checkpoint.read_model(folder, tokenizer_hash=hashlib.sha256(content).hexdigest())
         scale, weights, intercept = (stored[name] for name in ("scale", "weights", "intercept"))
         classes, temperature = opened.info.classes, opened.temperature_of(folder)
         model = cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
@@ -69,8 +70,8 @@ class LinearModel:
 
     @property
     def content_hash(self) -> str:
-        """Changes if some text may have other features."""
-        return _hash_of(self.ngrams)
+        """The hash of `ngrams.txt`: it changes if some text may have other features."""
+        return hashlib.sha256("\n".join(self.ngrams).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
         """Writes `ngrams.txt` into `folder`."""
@@ -137,10 +138,6 @@ def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float3
     inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
     ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
     return np.asarray(ratio, np.float32)
-
-
-def _hash_of(ngrams: list[str]) -> str:
-    return hashlib.sha256("\n".join(ngrams).encode()).hexdigest()
 
 
 def vectorizer(weighting: run.Weighting, **options: Any) -> Any:
