@@ -178,10 +178,8 @@ Config = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
 SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys),
-]
+_set = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys)
+Overrides = Annotated[list[str] | None, _set]
 SOURCE_HELP = "Your reviews: a file or folder. Sets data.source."
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 of_table = partial(typer.Option, rich_help_panel=TABLE)
@@ -227,7 +225,7 @@ def load(
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
-        "train.init_from": None if init_from is None else str(init_from),
+        "train.init_from": init_from and str(init_from),
     }  # fmt: skip
     values = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
     return config_file.load(name, [f"{key}={value}" for key, value in values.items()] + (overrides or []))
@@ -244,11 +242,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_version = typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+
+
 @app.callback()
-def program(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
+def program(version: Annotated[bool, _version] = False) -> None:
     """Train a small transformer that classifies IMDB's reviews or your own texts."""
