@@ -10,8 +10,7 @@ import pytest
 
 import imdb_transformer
 from imdb_transformer import load_config
-from imdb_transformer.cli import screen
-from imdb_transformer.cli import train as train_command
+from imdb_transformer.cli import screen, training
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DivergedError, Interrupted, RunError
 from imdb_transformer.store import run
@@ -98,7 +97,7 @@ def test_an_encoder_is_announced_and_if_interrupted_says_how_to_continue(
     def interrupted(folder: Path, *_: object) -> None:
         raise Interrupted(f"Stopped in {folder}; saved. Continue with:\n  imdb-tx pretrain", exit_code=130)
 
-    monkeypatch.setattr(train_command, "_finish", interrupted)
+    monkeypatch.setattr(training, "_finish", interrupted)
     with pytest.raises(Interrupted) as told:
         imdb_tx("train", "mine.csv")
     assert str(told.value) == "Stopped in runs/mine-encoder; saved. To continue, repeat the command."
@@ -161,7 +160,7 @@ def test_an_encoder_that_diverges_says_how_to_train_without_it(
     def diverged(*_: object) -> None:
         raise DivergedError("Training diverged.")
 
-    monkeypatch.setattr(train_command, "_finish", diverged)
+    monkeypatch.setattr(training, "_finish", diverged)
     told = str(imdb_tx("train", "mine.csv").exception)
     assert told == "Training diverged. To train without this encoder: --init-from imdb-encoder"
 

@@ -40,7 +40,7 @@ NEG_POS = Fixed(("neg", "pos"), [0.4, 0.6])
 def test_a_prediction_has_the_probability_of_each_class() -> None:
     prediction = Predictor([Fixed(("a", "b", "c"), [0.2, 0.5, 0.3])])("text")
     assert (prediction.label, prediction.probability) == ("b", pytest.approx(0.5))
-    assert prediction.record()["probabilities"] == pytest.approx({"a": 0.2, "b": 0.5, "c": 0.3})
+    assert prediction._asdict()["probabilities"] == pytest.approx({"a": 0.2, "b": 0.5, "c": 0.3})
 
 
 @pytest.mark.parametrize(

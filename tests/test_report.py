@@ -125,7 +125,7 @@ def test_baselines_are_evaluated_in_the_same_data_folder(trained: Path, linear: 
     folder = Path(shutil.copytree(trained, tmp_path / "runs" / "run"))
     shutil.copytree(linear, tmp_path / "runs" / "nb")
     elsewhere = tmp_path / "corpora"
-    (beside,) = baselines_beside(folder, "test", data_dir=str(elsewhere)).values()
+    (beside,) = baselines_beside(run.open_run(folder), "test", data_dir=str(elsewhere)).values()
     assert any(elsewhere.glob("*/test.parquet"))
     assert beside.num_examples == 100
 
@@ -133,10 +133,10 @@ def test_baselines_are_evaluated_in_the_same_data_folder(trained: Path, linear: 
 def test_eval_shows_no_baselines_of_other_reviews(trained: Path, linear: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     shutil.copytree(linear, tmp_path / "nb")
-    assert len(baselines_beside(copy, "test")) == 1
+    assert len(baselines_beside(run.open_run(copy), "test")) == 1
     info = run.open_run(tmp_path / "nb").info
     write_json(tmp_path / "nb" / run.INFO, info.model_copy(update={"corpus_hash": "0" * 64}))
-    assert baselines_beside(copy, "test") == {}
+    assert baselines_beside(run.open_run(copy), "test") == {}
 
 
 def test_eval_shows_no_baseline_that_is_damaged_or_learnt_validation(trained: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_eval_shows_no_baseline_that_is_damaged_or_learnt_validation(trained: Pa
     make_baseline(tmp_path / "all", config.replaced("data", held_out_fraction=0.0), "nb")
     make_baseline(tmp_path / "broken", config, "nb")
     (tmp_path / "broken" / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
-    assert baselines_beside(copy, "validation") == {}
+    assert baselines_beside(run.open_run(copy), "validation") == {}
     assert imdb_tx("eval", copy).exit_code == 0
 
 

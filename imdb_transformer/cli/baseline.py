@@ -11,11 +11,8 @@ Weighting = Literal["nb", "tfidf"]
 KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx baseline --run-dir runs/nb
-imdb-tx baseline reviews.csv --text-column body --label-column stars""",
-)
+@options.for_training("""imdb-tx baseline --run-dir runs/nb
+imdb-tx baseline reviews.csv --text-column body --label-column stars""")
 def baseline(
     source: options.Source = None,
     text_column: options.TextColumn = None,
@@ -32,7 +29,7 @@ def baseline(
     from imdb_transformer.evaluation.baseline import make_baseline
     from imdb_transformer.store.upkeep import run_name, unused
 
-    resolved = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
+    resolved = options.load(config, overrides, source, text_column, label_column, encoding, bad_rows)
     name = run_name(f"baseline-{kind}", config, resolved.data.source, ending=f"-{kind}")
     folder = run_dir or unused(options.RUNS / name)
     screen.note(f"fitting {kind} on {resolved.data.source} ...")

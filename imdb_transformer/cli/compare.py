@@ -11,11 +11,8 @@ from imdb_transformer.errors import ConfigError
 HTML_HELP = "Also write a page with the curves of all runs."
 
 
-@options.command(
-    options.USING,
-    """imdb-tx compare runs/base runs/nb
-imdb-tx compare base base-2 --html compare.html""",
-)
+@options.for_trained_runs("""imdb-tx compare runs/base runs/nb
+imdb-tx compare base base-2 --html compare.html""")
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
     split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",

@@ -1,4 +1,4 @@
-"""`imdb-tx download`: imports a corpus, and shows its statistics."""
+"""`imdb-tx download`: imports a corpus, checks it, and shows its statistics."""
 
 import json
 from typing import Annotated
@@ -12,11 +12,8 @@ SOURCE_HELP = "hub, demo, or a path or URL.  [default: hub]"
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 
 
-@options.command(
-    options.DATA,
-    """imdb-tx download
-imdb-tx download reviews.csv --text-column body --label-column stars""",
-)
+@options.for_reviews("""imdb-tx download
+imdb-tx download reviews.csv --text-column body --label-column stars""")
 def download(
     source: Source = None,
     source_option: Annotated[str | None, typer.Option("--source", hidden=True)] = None,
@@ -28,19 +25,15 @@ def download(
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""
-    from imdb_transformer import config_file
     from imdb_transformer.data import corpus
     from imdb_transformer.data.reviews import SPLITS
     from imdb_transformer.report import summaries
 
     if source and source_option:
         raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
-    keys = {
-        "data.source": source or source_option or "hub", "data.data_dir": data_dir,
-        "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding, "data.bad_rows": bad_rows,
-    }  # fmt: skip
-    config = config_file.parse({}, options.as_overrides(keys), origin="command line").data
+    named = source or source_option or "hub"
+    columns = (text_column, label_column, encoding, bad_rows)
+    config = options.load("base.toml", None, named, *columns, data_dir=data_dir).data
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}

@@ -3,12 +3,16 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import ConfigError
+
+if TYPE_CHECKING:  # heavy: imported in the functions
+    from imdb_transformer.evaluation.evaluate import Predictions
+    from imdb_transformer.evaluation.scores import Evaluation
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
@@ -18,8 +22,7 @@ SOURCE_HELP = "Evaluate on reviews other than the run's. Options for a file of r
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]
 
 
-@options.command(
-    options.USING,
+@options.for_trained_runs(
     """imdb-tx eval runs/base
 imdb-tx eval runs/base --source other.csv --text-column body""",
     name="eval",
@@ -44,26 +47,34 @@ def evaluate(
     }  # fmt: skip
     if source is None and any(value is not None for value in reading.values()):
         raise ConfigError("--text-column, --label-column, --encoding and --bad-rows describe a --source.")
-    of_what = f" on {source}" if source else ""
-    screen.note(f"evaluating {' + '.join(map(str, paths))}{of_what} ...")  # the next imports take seconds
-    from imdb_transformer import hardware
+    screen.note(f"evaluating {' + '.join(map(str, paths))}{f' on {source}' if source else ''} ...")
+    from imdb_transformer import hardware  # this and the next take seconds
     from imdb_transformer.evaluation.baseline import baselines_beside
-    from imdb_transformer.evaluation.evaluate import predict_split, save, split_of
-    from imdb_transformer.report import evaluations, pages
+    from imdb_transformer.evaluation.evaluate import predict_split
+    from imdb_transformer.report import evaluations
 
     hardware.keep_freed_memory()
-    split = split_of(source, split)
     predictions = predict_split(paths, split, data_dir=data_dir, source=source, **reading)
-    baselines = {} if source is not None else baselines_beside(paths[0], split, data_dir=data_dir)
+    opened, split = predictions.run, predictions.evaluation.split
+    baselines = {} if source else baselines_beside(opened, split, data_dir=data_dir)
+    tables = evaluations.evaluation_tables(predictions.evaluation, baselines)
     try:
-        save(predictions)
-        page = pages.write_evaluation(predictions, baselines)
-        if len(paths) == 1 and predictions.run.info.kind == "classifier" and not paths[0].is_file():
-            evaluations.write_card(predictions.run)
+        page = _write(predictions, baselines, has_card=len(paths) == 1 and not paths[0].is_file())
     finally:  # a user who may not write into the run sees the scores, too
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
-        record = {**predictions.evaluation.model_dump(), "baselines": beside}
-        tables = evaluations.evaluation_tables(predictions.evaluation, baselines)
+        record = predictions.evaluation.model_dump() | {"baselines": beside}
         print(json.dumps(record) if as_json else evaluations.as_text(tables))
     if not as_json:
         print(f"written to {predictions.file} and {page}")
+
+
+def _write(predictions: "Predictions", baselines: "dict[str, Evaluation]", *, has_card: bool) -> Path:
+    """Writes the scores, the page and, if the run is a classifier and may have one, its model card."""
+    from imdb_transformer.evaluation.evaluate import save
+    from imdb_transformer.report import evaluations, pages
+
+    save(predictions)
+    page = pages.write_evaluation(predictions, baselines)
+    if has_card and predictions.run.info.kind == "classifier":
+        evaluations.write_card(predictions.run)
+    return page

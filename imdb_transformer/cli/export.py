@@ -15,11 +15,8 @@ OUTPUT_HELP = "The file to write.  [default: model.onnx in the run]"
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help=OUTPUT_HELP)]
 
 
-@options.command(
-    options.USING,
-    """imdb-tx export runs/base
-imdb-tx export runs/base --output sentiment.onnx""",
-)
+@options.for_trained_runs("""imdb-tx export runs/base
+imdb-tx export runs/base --output sentiment.onnx""")
 def export(path: Exported, output: Output = None, as_json: options.Json = False) -> None:
     """Write a trained model as an ONNX file, for other programs.
 

@@ -18,11 +18,8 @@ SEED_HELP = "A different seed gives a different text."
 SAMPLES_HELP = "Number of texts, with this seed and the next ones."
 
 
-@options.command(
-    options.USING,
-    """imdb-tx generate runs/causal "This film"
-imdb-tx generate runs/causal --temperature 0.7 --num-samples 3""",
-)
+@options.for_trained_runs("""imdb-tx generate runs/causal "This film"
+imdb-tx generate runs/causal --temperature 0.7 --num-samples 3""")
 def generate(
     path: Causal,
     prompt: Prompt = "",

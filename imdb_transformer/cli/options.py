@@ -21,7 +21,6 @@ from imdb_transformer.errors import ConfigError
 if TYPE_CHECKING:
     from imdb_transformer.config import Config as LoadedConfig
 
-DATA, TRAINING, USING = "Reviews", "Training", "Trained runs"  # headings of --help
 TABLE, SPECIAL = "A file of reviews", "Other"
 RUNS = Path("runs")
 of_others = partial(typer.Option, rich_help_panel="Other runs")
@@ -113,6 +112,11 @@ def command(heading: str, examples: str, name: str | None = None) -> Callable[[A
     return app.command(name, cls=Command, epilog=examples, rich_help_panel=heading)
 
 
+for_reviews = partial(command, "Reviews")
+for_training = partial(command, "Training")
+for_trained_runs = partial(command, "Trained runs")
+
+
 def complete_configs(start: str) -> list[str]:
     """The shipped configs whose names begin with `start`."""
     from imdb_transformer.config_file import shipped
@@ -174,10 +178,8 @@ Config = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
 NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
 SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys),
-]
+_set = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys)
+Overrides = Annotated[list[str] | None, _set]
 SOURCE_HELP = "Your reviews: a file or folder. Sets data.source."
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 of_table = partial(typer.Option, rich_help_panel=TABLE)
@@ -193,9 +195,16 @@ DryRun = Annotated[bool, _special("--dry-run", help="Show what the training cost
 Json = Annotated[bool, _special("--json", help="Print JSON on stdout instead of text.")]
 BadRows = Literal["fail", "skip"]
 BAD_ROWS_HELP = "A malformed or incomplete row: stop (fail), or leave it out (skip)."
-# None: as the config says, or stop
-OnBadRows = Annotated[BadRows | None, of_table(metavar="fail|skip", help=BAD_ROWS_HELP)]
-Encoding = Annotated[str | None, of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")]
+of_bad_rows = of_table(metavar="fail|skip", help=BAD_ROWS_HELP)
+OnBadRows = Annotated[BadRows | None, of_bad_rows]  # None: as the config says, or stop
+of_encoding = of_table(metavar="NAME", help="Encoding, such as utf-8 or cp1252.")
+Encoding = Annotated[str | None, of_encoding]
+
+
+def passed(context: typer.Context) -> set[str]:
+    """The parameters that the command line names."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def config_for(config: str | None, source: str | None) -> str:
@@ -203,9 +212,10 @@ def config_for(config: str | None, source: str | None) -> str:
     return config or ("base.toml" if source else "demo.toml")
 
 
-def config_with(
+def load(
     name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
     label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: Path | None = None,
+    data_dir: str | None = None,
 ) -> "LoadedConfig":  # fmt: skip
     """A config with the keys that a command's own options stand for, and then with those of --set."""
     from imdb_transformer import config_file  # with pydantic, which --help does not need
@@ -214,16 +224,11 @@ def config_with(
         raise ConfigError(f"The name {source} is not UTF-8, and a config can only hold UTF-8. Rename it.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
-        "data.encoding": encoding, "data.bad_rows": bad_rows,
-        "train.init_from": None if init_from is None else str(init_from),
+        "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
+        "train.init_from": init_from and str(init_from),
     }  # fmt: skip
-    return config_file.load(name, [*as_overrides(keys), *(overrides or ())])
-
-
-def as_overrides(keys: dict[str, str | None]) -> list[str]:
-    """`section.key=value` of each key that has a value."""
-    passed = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
-    return [f"{key}={value}" for key, value in passed.items()]
+    values = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
+    return config_file.load(name, [f"{key}={value}" for key, value in values.items()] + (overrides or []))
 
 
 def _show_version(wanted: bool) -> None:
@@ -237,11 +242,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_version = typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+
+
 @app.callback()
-def program(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
+def program(version: Annotated[bool, _version] = False) -> None:
     """Train a small transformer that classifies IMDB's reviews or your own texts."""

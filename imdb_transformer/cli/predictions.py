@@ -25,11 +25,15 @@ FEW = 32  # texts; predicting them without torch takes less time than importing 
 
 
 class InputFormat(NamedTuple):
-    """How a file of reviews is read."""
+    """How a file of reviews is read. Without `text_column`, it is that of the first run's reviews."""
 
-    text_column: str
+    text_column: str | None
     encoding: str
     bad_rows: options.BadRows
+
+    def column_for(self, predictor: "Predictor") -> str:
+        """The column of the texts."""
+        return self.text_column or predictor.models[0].origin.config.data.text_column
 
 
 class Request(NamedTuple):
@@ -124,7 +128,7 @@ def _show(
                     if request.as_json:
                         views = {"explanation": why, "attention": weights}
                         records = {name: each.record() for name, each in views.items() if each is not None}
-                        print(json.dumps(prediction.record() | records))
+                        print(json.dumps(prediction._asdict() | records))
                         continue
                     print(reviews.as_text(prediction, why, weights, each_class=request.each_class))
                     if why is not None and has_colours:
@@ -151,7 +155,7 @@ def _views(
 
 @contextmanager
 def _opened(
-    source: Path, reading: InputFormat, *, keeps_all: bool
+    source: Path, column: str, reading: InputFormat, *, keeps_all: bool
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse
@@ -167,7 +171,7 @@ def _opened(
 
     file = sys.stdin.buffer if source == STDIN else None
     bad_row = skip if reading.bad_rows == "skip" else refuse
-    column, encoding = reading.text_column, reading.encoding
+    encoding = reading.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if problems:
         screen.note(f"skipped rows: {len(problems):,}")
@@ -176,9 +180,10 @@ def _opened(
 def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
-    with _opened(source, reading, keeps_all=False) as (_, parts):
-        predictor = load(request, exact=not source.is_file(), few=is_typed)
-        blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
+    predictor = load(request, exact=not source.is_file(), few=is_typed)
+    column = reading.column_for(predictor)
+    with _opened(source, column, reading, keeps_all=False) as (_, parts):
+        blocks: Iterator[list[str]] = (part.column(column).to_pylist() for part in parts)
         _show(predictor, _typed(blocks) if is_typed else blocks, request, is_typed=is_typed)
 
 
@@ -199,18 +204,19 @@ def write_rows(
     """Writes the rows with their predictions."""
     from imdb_transformer.inference import predicted_tables
 
-    with _opened(source, reading, keeps_all=True) as (schema, parts):
+    predictor = load(request, exact=not source.is_file())
+    column, encoding = reading.column_for(predictor), reading.encoding
+    with _opened(source, column, reading, keeps_all=True) as (schema, parts):
         predicted_tables.check_output(output, schema, source, force=force)
-        predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
         if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
-        call = predicted_tables.describe_call(predictor, request.paths, source, reading._asdict(), classes)
+        call = predicted_tables.describe_call(predictor, source, column, encoding, classes)
         written = predicted_tables.write_predictions(
-            predictor, parts, schema, reading.text_column, output, call, resume=resume, classes=classes
+            predictor, parts, schema, column, output, call, resume=resume, classes=classes
         )
         num_rows = 0
-        with screen.bar("review", _num_rows(source, reading)) as bar:
+        with screen.bar("review", _num_rows(source, column, encoding)) as bar:
             try:
                 for is_new, num_rows in written:
                     bar.update(num_rows - bar.n)
@@ -227,7 +233,7 @@ def write_rows(
     screen.note(f"{num_rows:,} predictions written to {output}")
 
 
-def _num_rows(source: Path, reading: InputFormat) -> int | None:
+def _num_rows(source: Path, column: str, encoding: str) -> int | None:
     """The number of rows, for a bar; None without a terminal or for a pipe.
 
     Counting takes a small part of the time of predicting.
@@ -236,6 +242,5 @@ def _num_rows(source: Path, reading: InputFormat) -> int | None:
 
     if not (sys.stderr.isatty() and source.is_file()):
         return None
-    encoding = reading.encoding
-    _, parts = open_reviews(source, reading.text_column, encoding=encoding, bad_row=lambda _: None)
+    _, parts = open_reviews(source, column, encoding=encoding, bad_row=lambda _: None)
     return sum(part.num_rows for part in parts)

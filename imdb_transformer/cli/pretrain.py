@@ -6,16 +6,14 @@ from typing import Annotated
 import typer
 
 from imdb_transformer.cli import options
-from imdb_transformer.cli.train import refuse_beside_resume, train_one
+from imdb_transformer.cli.train import refuse_beside_resume
+from imdb_transformer.cli.training import train_one
 
 TEACHER_HELP = "Also learn the features of this run's encoder, such as a larger one."
 
 
-@options.command(
-    options.TRAINING,
-    """imdb-tx pretrain --run-dir runs/pretrain
-imdb-tx pretrain reviews.csv --text-column body --label-column ''""",
-)
+@options.for_training("""imdb-tx pretrain --run-dir runs/pretrain
+imdb-tx pretrain reviews.csv --text-column body --label-column ''""")
 def pretrain(
     context: typer.Context,
     source: options.Source = None,
@@ -44,7 +42,7 @@ def pretrain(
     if resume is not None:
         train_one(None, resume, "encoder", as_json=as_json)
         return
-    loaded = options.config_with(config, overrides, source, text_column, label_column, encoding, bad_rows)
+    loaded = options.load(config, overrides, source, text_column, label_column, encoding, bad_rows)
     usual = run_name(Path(config).stem, config, loaded.data.source, ending="-pretrain")
     folder = run_dir or unused(options.RUNS / usual)
     train_one(loaded, folder, "encoder", tuple(teacher or ()), dry_run=dry_run, as_json=as_json)

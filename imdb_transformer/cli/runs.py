@@ -14,11 +14,8 @@ PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
 Prune = Annotated[bool, typer.Option("--prune", help=PRUNE_HELP)]
 
 
-@options.command(
-    options.USING,
-    """imdb-tx runs
-imdb-tx runs --prune""",
-)
+@options.for_trained_runs("""imdb-tx runs
+imdb-tx runs --prune""")
 def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from imdb_transformer import progress
-from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, RunError, reason_of
+from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, reason_of
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
@@ -58,15 +58,10 @@ def note(text: str) -> None:
         show(text, sys.stderr, erases_line=bool(bars))  # the terminal's ^C stands behind the bar
 
 
-def show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int,
-    file: TextIO | None = None, line: str | None = None,
-) -> None:  # fmt: skip
-    """Shows a warning about reviews as a sentence, and any other as Python does. `file` is never passed."""
-    del file
+def show_warning(message: Warning | str, category: type[Warning], *place: Any, **_: Any) -> None:
+    """Shows a warning about reviews as a sentence, and any other as Python does, with file and line."""
     is_ours = issubclass(category, DataWarning)
-    usual = warnings.formatwarning(message, category, filename, lineno, line)
-    note(f"warning: {message}" if is_ours else usual.rstrip())
+    note(f"warning: {message}" if is_ours else warnings.formatwarning(message, category, *place[:2]).rstrip())
 
 
 @contextmanager
@@ -124,7 +119,7 @@ def exit_on_error() -> Iterator[None]:
     except Interrupted as stopped:
         exit_with(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        exit_with(f"error: {error}{_remedy(error)}", error.exit_code)
+        exit_with(f"error: {error}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
@@ -153,8 +148,7 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del frame
+def _interrupt(number: int, _: FrameType | None) -> None:
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
 
@@ -166,14 +160,6 @@ def exit_with(sentence: str, exit_code: int) -> None:
         sys.stdout.flush()  # the sentence is the last line, also where stdout and stderr go into one file
     show(sentence, sys.stderr, erases_line=True)
     sys.exit(exit_code)
-
-
-def _remedy(error: object) -> str:
-    """Advice if the error is about a damaged file of the package."""
-    from imdb_transformer.store.run import SHIPPED
-
-    is_of_package = isinstance(error, RunError) and str(SHIPPED) in str(error)
-    return " It is a file of the package: install imdb-tx again." if is_of_package else ""
 
 
 def _resource_sentence(error: Exception) -> str | None:

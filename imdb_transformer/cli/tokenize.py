@@ -6,11 +6,8 @@ from pathlib import Path
 from imdb_transformer.cli import options, screen
 
 
-@options.command(
-    options.DATA,
-    """imdb-tx tokenize --config scratch.toml
-imdb-tx tokenize reviews.csv --text-column body --label-column stars""",
-)
+@options.for_reviews("""imdb-tx tokenize --config scratch.toml
+imdb-tx tokenize reviews.csv --text-column body --label-column stars""")
 def tokenize(
     source: options.Source = None,
     text_column: options.TextColumn = None,
@@ -27,7 +24,7 @@ def tokenize(
     to start from, as in training.
     """
     name = options.config_for(config, source)
-    resolved = options.config_with(name, overrides, source, text_column, label_column, encoding, bad_rows)
+    resolved = options.load(name, overrides, source, text_column, label_column, encoding, bad_rows)
     screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded
     from imdb_transformer.data.corpus import ensure, split_path

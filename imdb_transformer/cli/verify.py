@@ -12,18 +12,14 @@ from imdb_transformer.errors import RunError
 Verified = Annotated[Path, typer.Argument(help="A run's folder.", **options.takes_run())]
 
 
-@options.command(
-    options.USING,
-    """imdb-tx verify runs/base
-imdb-tx verify base --json""",
-)
+@options.for_trained_runs("""imdb-tx verify runs/base
+imdb-tx verify base --json""")
 def verify(path: Verified, as_json: options.Json = False) -> None:
     """Check the config, tokenizer and checkpoints of a run against their checksums."""
     from imdb_transformer.store import upkeep
 
-    problems = upkeep.verify(path)
-    parts = {part: problem or "ok" for part, problem in problems.items()}
+    parts = {part: problem or "ok" for part, problem in upkeep.verify(path).items()}
     text = "\n".join(f"{part}: {state}" for part, state in parts.items())
     print(json.dumps({"run": str(path), "parts": parts}) if as_json else text)
-    if damaged := [part for part, problem in problems.items() if problem]:
+    if damaged := [part for part, state in parts.items() if state != "ok"]:
         raise RunError(f"{path} is damaged: {', '.join(damaged)}.")

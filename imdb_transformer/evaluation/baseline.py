@@ -15,7 +15,6 @@ from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.compare import pair_of
 from imdb_transformer.evaluation.evaluate import evaluate, measured, predict_split, save, validation_logits
 from imdb_transformer.inference.linear import fit
-from imdb_transformer.inference.predictor import locate
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 from imdb_transformer.store.run import Weighting
@@ -61,12 +60,13 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
 
 
-def baselines_beside(path: Path, split: str, *, data_dir: str | None = None) -> dict[str, scores.Evaluation]:
+def baselines_beside(
+    opened: run.Run, split: str, *, data_dir: str | None = None
+) -> dict[str, scores.Evaluation]:
     """Evaluations of the linear runs in the same folder that learnt the same reviews, by their folder.
 
     A run that was not evaluated on this split is evaluated now, in seconds. A damaged run is left out.
     """
-    opened, _ = locate(path)
     evaluations = {}
     for info in run_files(opened.folder.parent):
         with suppress(RunError, DataError, OSError):

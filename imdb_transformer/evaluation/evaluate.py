@@ -6,6 +6,7 @@ Shapes: N reviews, C classes.
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,11 @@ from imdb_transformer.data.reviews import Rows, joined, single_spaced
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
-from imdb_transformer.inference.predictor import Predictor, load_model, locate
+from imdb_transformer.inference.predictor import Model, Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import write_whole
 
-Located = Sequence[tuple[run.Run, Path]]  # runs, each with its checkpoint or exported file
 LENGTHS = (100, 200, 400)  # words, where slices end
 LABELLED_SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
@@ -97,35 +97,35 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     changes = {key: str(value) for key, value in data.items() if value is not None}
     source = changes.get("source")
     split = split_of(source, split)
-    located = [locate(Path(path)) for path in paths]
-    for each, _ in located:
+    predictor = Predictor.load(*paths)
+    runs = [model.origin for model in predictor.models]
+    for each in runs:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
             raise ConfigError(f"{each.folder} was also trained on the validation split: choose another.")
-    predictor, opened = Predictor.load(*paths), located[0][0]
     if source:  # not as the run's reviews were read, but as `predict` reads a file
         changes = DataConfig().model_dump(include={"encoding", "bad_rows"}) | changes
-    config = config_file.parse({"data": opened.config.data.model_dump() | changes}, origin="evaluate").data
+    config = config_file.parse({"data": runs[0].config.data.model_dump() | changes}, origin="evaluate").data
     config.check_labelled()
-    rows = _reviews_of(config, split, located, is_of_run=source is None)
+    rows = _reviews_of(config, split, runs, is_of_run=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
     slices = _slices(rows.texts, predictor)
     if source or split == "test":
-        is_new = _new_reviews(rows.texts, located, changes.get("data_dir"))
+        is_new = _new_reviews(rows.texts, runs, changes.get("data_dir"))
         if source is None or not is_new.all():
             slices[CLEAN] = is_new
         if not is_new.all() and (source or not is_new.any()):
             warn(f"{(~is_new).sum():,} of these {len(is_new):,} reviews were in training or validation")
     evaluation = evaluation_of(
-        calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(located, predictor),
-        split=split if source is None else f"{split} of {Path(source).name}", classes=opened.info.classes,
+        calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(predictor.models),
+        split=split if source is None else f"{split} of {Path(source).name}", classes=predictor.classes,
     )  # fmt: skip
-    file = _file(located, split, "" if source is None else corpus.corpus_folder(config).name)
-    is_of_run = source is None and located[0][1].is_dir()  # not an exported file
-    page = opened.reports / "report.html" if is_of_run else file.with_suffix(".html")
-    return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, opened, file, page)
+    file = _file(predictor.models, split, "" if source is None else corpus.corpus_folder(config).name)
+    is_of_run = source is None and predictor.models[0].checkpoint.is_dir()  # not an exported file
+    page = runs[0].reports / "report.html" if is_of_run else file.with_suffix(".html")
+    return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, runs[0], file, page)
 
 
 def split_of(source: str | None, split: str | None) -> str:
@@ -143,12 +143,12 @@ def split_of(source: str | None, split: str | None) -> str:
     return ALL if is_whole and split in (None, "test") else split or "test"
 
 
-def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: bool) -> Rows:
+def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_of_run: bool) -> Rows:
     """The reviews of a split. Raises DataError if they do not fit the runs."""
-    info = located[0][0].info
+    info = runs[0].info
     if split == ALL:
         reviews = sources.read(config, info.classes)
-        _check_classes(reviews.classes, config.source, located)
+        _check_classes(reviews.classes, config.source, runs[0])
         rows = joined([rows for name, rows in reviews.splits.items() if name in LABELLED_SPLITS])
         if not rows.texts:
             raise DataError(f"{config.source} has no review with a label.")
@@ -160,7 +160,7 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: 
             raise
         where = "Name the folder that stores these reviews with --data-dir, or other reviews with --source."
         raise DataError(f"{error} {where}") from None
-    for each, _ in located:
+    for each in runs:
         if is_of_run and stored.content_hash != each.info.corpus_hash:
             raise DataError(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
@@ -169,48 +169,41 @@ def _reviews_of(config: DataConfig, split: str, located: Located, *, is_of_run: 
     if split == "test" and split not in stored.manifest.splits:
         other = "--split validation" if config.held_out_fraction else "--source FILE"
         raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
-    _check_classes(stored.manifest.classes, config.source, located)
+    _check_classes(stored.manifest.classes, config.source, runs[0])
     return encoded.rows_of(config, stored, split)
 
 
-def _check_classes(classes: Sequence[str], source: str, located: Located) -> None:
-    for each, _ in located:
-        if tuple(classes) != each.info.classes:
-            raise DataError(
-                f"The classes of {source} are {', '.join(classes)}; "
-                f"those of {each.folder} are {', '.join(each.info.classes)}."
-            )
+def _check_classes(classes: Sequence[str], source: str, opened: run.Run) -> None:
+    if tuple(classes) != opened.info.classes:
+        known = ", ".join(opened.info.classes)
+        raise DataError(
+            f"The classes of {source} are {', '.join(classes)}; those of {opened.folder} are {known}."
+        )
 
 
-def _names(located: Located, predictor: Predictor) -> str:
+def _names(models: Sequence[Model]) -> str:
     """The checkpoints and their steps, such as `best (step 300)`."""
     return " + ".join(
-        f"{f'{each.folder.name}/' if len(located) > 1 else ''}{folder.name} (step {model.step})"
-        for (each, folder), model in zip(located, predictor.models, strict=True)
+        f"{f'{each.origin.folder.name}/' if len(models) > 1 else ''}{each.checkpoint.name} (step {each.step})"
+        for each in models
     )
 
 
-def _file(located: Located, split: str, corpus_name: str) -> Path:
-    """The evaluation's file in the first run. Its name includes the names of the other runs.
-
-    It also includes a hash of their paths, as runs in different folders may have the same name.
-    """
-    (opened, folder), *others = located
-    parts = [folder.name, split, *([corpus_name] if corpus_name else [])]
+def _file(models: Sequence[Model], split: str, corpus_name: str) -> Path:
+    """The evaluation's file in the first run. Its name tells the other runs, with a hash of their paths."""
+    first, *others = models
+    parts = [first.checkpoint.name, split, *([corpus_name] if corpus_name else [])]
     if others:
-        names = "-".join(
-            each.folder.name if checkpoint.name == "best" else f"{each.folder.name}-{checkpoint.name}"
-            for each, checkpoint in others
-        )
-        paths = "\n".join(str(checkpoint.resolve()) for _, checkpoint in others)
+        names = "-".join(each.origin.folder.name for each in others)
+        paths = "\n".join(str(each.checkpoint.resolve()) for each in others)
         parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
-    return opened.reports / "evaluation" / f"{'-'.join(parts)}.json"
+    return first.origin.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
-def _new_reviews(texts: list[str], located: Located, data_dir: str | None) -> NDArray[np.bool_]:
+def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None) -> NDArray[np.bool_]:
     """(N,), false for the texts that are known to be a run's training or validation reviews."""
     learnt: set[str] = set()
-    for opened, _ in located:
+    for opened in runs:
         config = opened.config.data.model_copy(update={"data_dir": data_dir} if data_dir else {})
         learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
     return np.array([single_spaced(text) not in learnt for text in texts])
@@ -218,13 +211,11 @@ def _new_reviews(texts: list[str], located: Located, data_dir: str | None) -> ND
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
     """By name, a mask of reviews: by length, and cut or not."""
-    num_words = np.array([len(text.split()) for text in texts])
-    slices, low = {}, -1
-    for high in LENGTHS:
-        name = f"{low + 1} to {high} words" if low > 0 else f"up to {high} words"
-        slices[name] = (num_words > low) & (num_words <= high)
-        low = high
-    slices[f"over {low} words"] = num_words > low
+    num_words = [len(text.split()) for text in texts]
+    between = [f"{low + 1} to {high} words" for low, high in pairwise(LENGTHS)]
+    names = [f"up to {LENGTHS[0]} words", *between, f"over {LENGTHS[-1]} words"]
+    which = np.searchsorted(LENGTHS, num_words)
+    slices = {name: which == i for i, name in enumerate(names)}
     encoders = [model for model in predictor.models if isinstance(model, TransformerModel)]
     if encoders:
         tokenizer = encoders[0].tokenizer

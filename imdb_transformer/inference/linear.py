@@ -43,26 +43,24 @@ class LinearModel:
     temperature: float = 1.0
     step: int = 0
     precision: str = "fp32"
-    origin: run.Run = field(init=False)  # if it was loaded
+    origin: run.Run = field(init=False)  # this and the next if it was loaded
+    checkpoint: Path = field(init=False)
 
     @classmethod
     def load(cls, opened: run.Run, folder: Path) -> Self:
         """From a run and the folder of its checkpoint. Raises RunError if they do not fit or are damaged."""
         assert opened.info.weighting is not None  # it is a linear run
-        path, classes = opened.folder / FILE_NAME, opened.info.classes
+        path = opened.folder / FILE_NAME
         try:
-            ngrams = path.read_text(encoding="utf-8").split("\n")
+            content = path.read_bytes()
+            ngrams = content.decode().split("\n")
         except (OSError, UnicodeDecodeError):
             raise RunError(f"{path} is missing or damaged.") from None
-        _, stored = checkpoint.read_model(folder, tokenizer_hash=_hash_of(ngrams))
-        rows = 1 if len(classes) == 2 else len(classes)
-        shapes = {"scale": (len(ngrams),), "weights": (rows, len(ngrams)), "intercept": (rows,)}
-        if {name: tuple(array.shape) for name, array in stored.items()} != shapes:
-            raise RunError(f"{folder} belongs to another model than {opened.folder}.")
-        scale, weights, intercept = (stored[name] for name in shapes)
-        temperature = opened.temperature_of(folder)
+        _, stored = checkpoint.read_model(folder, tokenizer_hash=hashlib.sha256(content).hexdigest())
+        scale, weights, intercept = (stored[name] for name in ("scale", "weights", "intercept"))
+        classes, temperature = opened.info.classes, opened.temperature_of(folder)
         model = cls(opened.info.weighting, ngrams, scale, weights, intercept, classes, temperature)
-        model.origin = opened
+        model.origin, model.checkpoint = opened, folder
         return model
 
     @property
@@ -72,8 +70,8 @@ class LinearModel:
 
     @property
     def content_hash(self) -> str:
-        """Changes if some text may have other features."""
-        return _hash_of(self.ngrams)
+        """The hash of `ngrams.txt`: it changes if some text may have other features."""
+        return hashlib.sha256("\n".join(self.ngrams).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
         """Writes `ngrams.txt` into `folder`."""
@@ -140,10 +138,6 @@ def log_count_ratio(counts: Any, target: NDArray[np.bool_]) -> NDArray[np.float3
     inside, outside = (1 + np.asarray(counts[rows].sum(0)).ravel() for rows in (target, ~target))
     ratio = np.log((inside / inside.sum()) / (outside / outside.sum()))
     return np.asarray(ratio, np.float32)
-
-
-def _hash_of(ngrams: list[str]) -> str:
-    return hashlib.sha256("\n".join(ngrams).encode()).hexdigest()
 
 
 def vectorizer(weighting: run.Weighting, **options: Any) -> Any:

@@ -48,7 +48,8 @@ class PlainModel:
     def __init__(self, opened: run.Run, folder: Path) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit."""
         check_predicts(opened, folder)
-        self.origin, self.config, self.tokenizer = opened, opened.config.model, tokenizer_of(opened)
+        self.origin, self.checkpoint = opened, folder
+        self.config, self.tokenizer = opened.config.model, tokenizer_of(opened)
         self.classes, self.temperature = opened.info.classes, opened.temperature_of(folder)
         tokenizer_hash = opened.info.tokenizer_hash
         self.step, self.weights = checkpoint.read_model(folder, tokenizer_hash=tokenizer_hash)

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -155,21 +155,19 @@ def _finite(value: Any) -> Any:
 
 
 def describe_call(
-    predictor: Predictor, paths: Sequence[Path], input_file: Path, reading: Mapping[str, str],
-    classes: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Everything that the predictions of a file depend on; `reading` has the options of its format."""
+    predictor: Predictor, input_file: Path, column: str, encoding: str, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Everything that the predictions of a file depend on, but for rows that are left out.
+
+    Resuming reads the whole file again, and so meets a bad row again.
+    """
     status = input_file.stat() if input_file.is_file() else None
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
         "rows and bytes a part": [tables.BLOCK_ROWS, tables.BLOCK_BYTES],
-        # With --bad-rows fail, the parts so far have no bad row, and are the same as with skip.
-        **{
-            f"--{key.replace('_', '-')}": value
-            for key, value in reading.items()
-            if (key, value) != ("bad_rows", "fail")
-        },
-        "run": [identity_of(path) for path in paths],
+        "--text-column": column,
+        "--encoding": encoding,
+        "run": [identity_of(model) for model in predictor.models],
         "precision": [model.precision for model in predictor.models],
         "--threshold": predictor.threshold,
         "--probabilities": list(classes),

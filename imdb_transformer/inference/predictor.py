@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ CHUNK = 2000  # texts held at a time when predicting a stream
 class Model(Protocol):
     """A transformer, a linear model or an exported file."""
 
-    origin: run.Run  # the run that it comes from
+    origin: run.Run  # the run that it comes from; for an exported file, in the file's folder
+    checkpoint: Path  # the folder of its weights, or the exported file
     classes: tuple[str, ...]  # in the order of the logits
     temperature: float  # divides the logits for calibrated probabilities
     step: int  # of the training, when its weights were saved
@@ -44,10 +45,6 @@ class Prediction(NamedTuple):
     text: str
     probabilities: dict[str, float]
     """of each class, by its name"""
-
-    def record(self) -> dict[str, Any]:
-        """Its fields by name, as JSON takes them."""
-        return self._asdict()
 
 
 class Predictor:
@@ -180,7 +177,7 @@ def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bo
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"{device!r} is not a device: choose auto, cpu or cuda.")
-    if _is_exported(path):
+    if path.suffix.lower() == SUFFIX and path.is_file():
         if device == "cuda":
             raise ConfigError(f"{path} is an exported file, which predicts on the CPU.")
         return ExportedModel(path)
@@ -194,26 +191,10 @@ def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bo
     return TransformerModel(opened, folder, device=device, exact=exact)
 
 
-def locate(path: Path) -> tuple[run.Run, Path]:
-    """The run and checkpoint that a path names.
-
-    For an exported file: the run that it was made from, with the file's folder, and the file.
-    """
-    if not _is_exported(path):
-        return run.locate(path)
-    return ExportedModel(path).origin, path
-
-
-def identity_of(path: Path) -> str:
-    """A name and a hash, which differ if predictions may differ. Raises RunError."""
-    if _is_exported(path):
-        return f"{path.name} {sha256_of(path)}"
-    opened, folder = run.locate(path)
-    return f"{path.name} {sha256_of(folder / checkpoint.META)} {opened.info.temperature}"
-
-
-def _is_exported(path: Path) -> bool:
-    return path.suffix.lower() == SUFFIX and path.is_file()
+def identity_of(model: Model) -> str:
+    """A name and a hash, which differ if predictions may differ."""
+    file = model.checkpoint if model.checkpoint.is_file() else model.checkpoint / checkpoint.META
+    return f"{model.origin.folder.name} {sha256_of(file)} {model.temperature}"
 
 
 def unfamiliar(predictor: Predictor, texts: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ class TransformerModel:
         With `exact` it computes in fp32, even if bf16 is faster.
         """
         check_predicts(opened, folder)
-        self.origin = opened
+        self.origin, self.checkpoint = opened, folder
         changes = {"device": device} | ({"precision": "fp32"} if exact else {})
         self.hardware = hardware.choose(opened.config.train.model_copy(update=changes))
         self.precision = self.hardware.precision
