@@ -119,7 +119,7 @@ def test_a_damaged_or_missing_shipped_file_is_named(
     with pytest.raises(SystemExit, match="4"), exit_on_error():
         Predictor.load("imdb", few=True)
     told = capsys.readouterr().err
-    assert "model.safetensors cannot be read: No such file or directory." in told
+    assert "model.safetensors cannot be read: No such file or directory. It is a file of the package" in told
     (tmp_path / "shipped" / "imdb" / run.INFO).unlink()
     with pytest.raises(RunError, match=r"imdb is not a run: it has no run\.json"):
         Predictor.load("imdb", few=True)

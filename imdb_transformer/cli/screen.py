@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from imdb_transformer import progress
-from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, reason_of
+from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, RunError, reason_of
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
@@ -119,7 +119,7 @@ def exit_on_error() -> Iterator[None]:
     except Interrupted as stopped:
         exit_with(str(stopped), stopped.exit_code)
     except USER_ERRORS as error:
-        exit_with(f"error: {error}", error.exit_code)
+        exit_with(f"error: {error}{_remedy(error)}", error.exit_code)
     except Exception as error:
         sentence = _resource_sentence(error)
         if sentence is None:
@@ -160,6 +160,14 @@ def exit_with(sentence: str, exit_code: int) -> None:
         sys.stdout.flush()  # the sentence is the last line, also where stdout and stderr go into one file
     show(sentence, sys.stderr, erases_line=True)
     sys.exit(exit_code)
+
+
+def _remedy(error: object) -> str:
+    """Advice if the error is about a damaged file of the package."""
+    from imdb_transformer.store.run import SHIPPED
+
+    is_of_package = isinstance(error, RunError) and str(SHIPPED) in str(error)
+    return " It is a file of the package: install imdb-tx again." if is_of_package else ""
 
 
 def _resource_sentence(error: Exception) -> str | None:
