@@ -66,6 +66,8 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts or [])
         return
+    if source != predictions.STDIN:
+        source.stat()  # a mistyped path fails now, not when a model has been loaded
     reading = predictions.InputFormat(text_column, encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading)
