@@ -67,8 +67,8 @@ def refuse(problem: str) -> None:
 
 
 def from_label_names(
-    rows: RowsBySplit, origin: str, classes: Sequence[str] = (), *, labelled: bool = True,
-    bad_row: Report = refuse,
+    rows: RowsBySplit, origin: str, classes: Sequence[str] = (), *,
+    labelled: bool = True, bad_row: Report = refuse,
 ) -> Reviews:  # fmt: skip
     """Reviews from texts with the names of their labels. `classes` are by default those of train.
 
@@ -134,11 +134,9 @@ def _warn_of_spellings(classes: Iterable[str]) -> None:
 
 def label_name(value: object) -> str | None:
     """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label, or NaN."""
-    name = (
-        ""
-        if value is None or value != value
-        else re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
-    )
+    if value is None or value != value:  # NaN
+        return None
+    name = re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 

@@ -1,7 +1,7 @@
 """Reads rows of plain lines, CSV and Excel; `json_rows.py` reads those of JSON.
 
-A row has a number, and its cells by column. `bad_row` is called with the number of a
-malformed row and a description of the problem; the row is left out.
+A row has a number, and its cells by column. `bad_row` is called with the number of a malformed row and a
+description of the problem; the row is left out.
 """
 
 import codecs
