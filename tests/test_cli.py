@@ -118,6 +118,13 @@ def test_dry_run_shows_the_cost_and_writes_no_run(config_path: Path, tmp_path: P
     assert not (tmp_path / "data").exists()  # nor was anything imported
 
 
+def test_an_empty_name_of_an_encoder_means_random_weights(config_path: Path, encoder: Path) -> None:
+    command = ("train", "--config", config_path, "--dry-run", "--json")
+    for name, init_from in ((encoder, str(encoder)), ("", "")):
+        shown = json.loads(imdb_tx(*command, "--init-from", name).stdout)
+        assert shown["config"]["train"]["init_from"] == init_from
+
+
 def test_the_time_of_a_dry_run_includes_an_update_for_each_step(
     config_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,7 +214,7 @@ def config_for(config: str | None, source: str | None) -> str:
 
 def load(
     name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
-    label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: Path | None = None,
+    label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: str | None = None,
     data_dir: str | None = None,
 ) -> "LoadedConfig":  # fmt: skip
     """A config with the keys that a command's own options stand for, and then with those of --set."""
@@ -225,7 +225,7 @@ def load(
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
-        "train.init_from": init_from and str(init_from),
+        "train.init_from": init_from,
     }  # fmt: skip
     values = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
     return config_file.load(name, [f"{key}={value}" for key, value in values.items()] + (overrides or []))
