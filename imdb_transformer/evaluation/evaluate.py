@@ -194,7 +194,10 @@ def _file(models: Sequence[Model], split: str, corpus_name: str) -> Path:
     first, *others = models
     parts = [first.checkpoint.name, split, *([corpus_name] if corpus_name else [])]
     if others:
-        names = "-".join(each.origin.folder.name for each in others)
+        names = "-".join(
+            each.origin.folder.name + ("" if each.checkpoint.name == "best" else f"-{each.checkpoint.name}")
+            for each in others
+        )
         paths = "\n".join(str(each.checkpoint.resolve()) for each in others)
         parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
     return first.origin.reports / "evaluation" / f"{'-'.join(parts)}.json"
