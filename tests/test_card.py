@@ -35,13 +35,13 @@ def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, t
     assert result.dataset_type == "own"
     assert f"{100 * accuracy:.2f}%" in body
     assert "On the test split, " in body
-    assert "It was not evaluated." in body
+    assert "It was not evaluated on other texts." in body
     other = tmp_path / "other | texts.jsonl"
     write_jsonl(other, ["a good film", "a bad film"], ["pos", "neg"])
     assert imdb_tx("eval", folder, "--source", other).exit_code == 0
     body = (folder / "README.md").read_text()
     assert r"| all of other \| texts.jsonl |" in body
-    assert "It was not evaluated." not in body
+    assert "It was not evaluated on other texts." not in body
 
 
 def test_a_card_has_the_scores_on_each_of_two_files_of_the_same_name(trained: Path, tmp_path: Path) -> None:

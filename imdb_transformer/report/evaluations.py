@@ -165,7 +165,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         num_examples=evaluation.num_examples,
         scores=scores,
         comparison=comparison,
-        others=markdown_table(*side_by_side("reviews", others)) if others else "It was not evaluated.",
+        others=markdown_table(*side_by_side("reviews", others)) if others else "It was not evaluated on other texts.",
         details="\n\n".join(details),
         repeat=command_line(*repeat),
         config=config_file.dump(config),
