@@ -139,7 +139,6 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     config, name = opened.config, opened.folder.resolve().name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
-    others = [(each.split, each) for each in measured(opened, "best-*") if " of " in each.split]
     source = markdown_text(Path(config.data.source).name)  # readers of the card do not have the other folders
     if is_imdb:
         source = f"IMDB's labelled training reviews ({HUB_NAME}), which belong to their authors"
@@ -165,11 +164,19 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         num_examples=evaluation.num_examples,
         scores=scores,
         comparison=comparison,
-        others=markdown_table(*side_by_side("reviews", others)) if others else "It was not evaluated on other texts.",
+        others=_on_other_texts(opened),
         details="\n\n".join(details),
         repeat=command_line(*repeat),
         config=config_file.dump(config),
     )
+
+
+def _on_other_texts(opened: run.Run) -> str:
+    """A table of the evaluations on other reviews than the run's."""
+    evaluations = [(each.split, each) for each in measured(opened, "best-*") if " of " in each.split]
+    if not evaluations:
+        return "It was not evaluated on other texts."
+    return markdown_table(*side_by_side("reviews", evaluations))
 
 
 def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
