@@ -162,19 +162,20 @@ def _opened(
     from imdb_transformer.data.tables import NUM_REPORTED
     from imdb_transformer.inference.predicted_tables import open_reviews
 
-    problems: list[str] = []
+    num_skipped = 0  # no list of them: standard input may never end
 
     def skip(problem: str) -> None:
-        problems.append(problem)
-        if len(problems) <= NUM_REPORTED:
+        nonlocal num_skipped
+        num_skipped += 1
+        if num_skipped <= NUM_REPORTED:
             screen.note(f"skipped: {problem}")
 
     file = sys.stdin.buffer if source == STDIN else None
     bad_row = skip if reading.bad_rows == "skip" else refuse
     encoding = reading.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
-    if problems:
-        screen.note(f"skipped rows: {len(problems):,}")
+    if num_skipped:
+        screen.note(f"skipped rows: {num_skipped:,}")
 
 
 def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
