@@ -31,9 +31,9 @@ def download(
 
     if source and source_option:
         raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
-    named = source or source_option or "hub"
+    corpus_source = source or source_option or "hub"
     columns = (text_column, label_column, encoding, bad_rows)
-    config = options.load("base.toml", None, named, *columns, data_dir=data_dir).data
+    config = options.load("base.toml", None, corpus_source, *columns, data_dir=data_dir).data
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}

@@ -12,8 +12,15 @@ from imdb_transformer.errors import ConfigError
 
 _repeated = partial(typer.Option, rich_help_panel="Several seeds")
 INIT_HELP = "Start with the encoder of this run; '' for random weights."
-_start = options.takes_run("linear") | {"parser": lambda text: str(options.run_path(text)) if text else ""}
-InitFrom = Annotated[str | None, options.of_others(help=INIT_HELP, **_start)]
+
+
+def start_path(text: str) -> str:
+    """The path of a run to start from; empty for random weights."""
+    return str(options.run_path(text)) if text else ""
+
+
+_encoder = options.takes_run("linear") | {"parser": start_path}
+InitFrom = Annotated[str | None, options.of_others(help=INIT_HELP, **_encoder)]
 TEACHER_HELP = "Also learn this run's predictions of unlabelled reviews. Repeatable."
 _teacher = options.of_others(help=TEACHER_HELP, **options.takes_run("encoder"))
 SEEDS_HELP = "Train N runs that differ in the seed, and show mean and spread."

@@ -127,8 +127,8 @@ def _json_blocks(
     parts = in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of)
     first = next(parts, [])
     names = dict.fromkeys(name for _, cells in first for name in cells)
-    kept = names if wanted is None else wanted
-    columns = {name: [cells.get(name) for _, cells in first if name in kept] for name in names}
+    filled = names if wanted is None else wanted
+    columns = {name: [cells.get(name) for _, cells in first if name in filled] for name in names}
     schema = pa.schema([(name, type_of(values)) for name, values in columns.items()])
     yield schema
     for part in chain([first] if first else [], parts):
