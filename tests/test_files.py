@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_temporary_file_is_removed_once_its_writer_is_dead(
 
 
 @pytest.mark.parametrize("where", ["on another machine", "without locks"])
-def test_a_temporary_file_whose_lock_may_be_invisible_is_not_removed(
+def test_without_a_visible_lock_a_temporary_file_is_removed_after_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     host = "elsewhere" if where == "on another machine" else platform.node()
@@ -70,9 +71,12 @@ def test_a_temporary_file_whose_lock_may_be_invisible_is_not_removed(
     left.touch()
     if where == "without locks":
         monkeypatch.setattr(fcntl, "flock", _no_locks)
-    os.utime(left, (0, 0))
+    os.utime(left, (0, time.time() - (7 * 24 - 1) * 3600))
     write_whole(tmp_path / "weights", b"new")
     assert left.exists()
+    os.utime(left, (0, time.time() - (7 * 24 + 1) * 3600))
+    write_whole(tmp_path / "weights", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 
 
 def _no_locks(*_: object) -> None:

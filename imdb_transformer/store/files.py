@@ -2,7 +2,7 @@
 
 A file or folder is written under a temporary name beside its final one, flushed to disk, and renamed. The
 writer holds a lock on the temporary name. The system drops the lock when the process dies, and the next
-writer on this machine removes what was abandoned.
+writer removes what was abandoned.
 """
 
 import errno
@@ -13,6 +13,7 @@ import os
 import platform
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic import BaseModel
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.store.locks import take
 
+WEEK_SECONDS = 7 * 24 * 3600
 CHECKSUM = "sha256"  # key of a JSON file's own checksum
 
 M = TypeVar("M", bound=BaseModel)
@@ -208,14 +210,17 @@ def _make_locked(path: Path, host: str, make: Callable[[Path], object]) -> tuple
 
 
 def _remove_abandoned(path: Path, host: str) -> None:
-    """Removes the temporary files and folders of `path` that dead processes of this machine left.
+    """Removes the temporary files and folders of `path` whose writers are dead.
 
-    Those of other machines stay: their locks may not be visible here.
+    Other machines may not see a lock, and some file systems have no locks. Then a week must pass.
     """
-    for left in path.parent.glob(f".{glob.escape(f'{path.name}.{host}')}.{'[0-9a-f]' * 8}.tmp"):
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # it has just been removed, or belongs to another user
             descriptor = _open(left)
-            if take(descriptor):
+            is_free = take(descriptor)
+            is_old = time.time() - os.fstat(descriptor).st_mtime > WEEK_SECONDS
+            is_ours = left.name.startswith(f".{path.name}.{host}.")
+            if is_free is not False and (is_old or (is_free and is_ours)):
                 _remove(left)
             os.close(descriptor)
 
