@@ -234,6 +234,20 @@ def test_the_card_says_which_file_is_which_split(tmp_path: Path, mark: str) -> N
     assert (splits["train"].texts, splits["test"].texts) == (texts["b.csv"], texts["a.csv"])
 
 
+def test_numbers_have_the_class_names_of_the_table_before(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    table.to_parquet(tmp_path / "train-0.parquet")
+    for name in ("train-1.parquet", "test-0.parquet"):
+        pq.write_table(pa.table({"text": ["c", "d"], "label": [1, 0]}), tmp_path / name)
+    reviews = read(tmp_path)
+    assert reviews.classes == ("neg", "pos")
+    assert reviews.splits["train"].labels == [0, 1, 1, 0]
+    assert reviews.splits["test"].labels == [1, 0]
+
+
 def test_each_part_of_a_split_keeps_its_own_class_names(tmp_path: Path) -> None:
     """Two files may number the same classes differently."""
     for i, classes in enumerate((["bad", "good"], ["good", "bad"])):

@@ -113,7 +113,7 @@ def _read_tables(
     files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: Report
 ) -> Reviews:
     rows: RowsBySplit = {}
-    first: Path | None = None
+    first, class_names = None, None
     for split in (name for name in SPLITS if name in files):  # train first
         rows[split] = []
         needed = _columns_needed(split, config)
@@ -132,7 +132,8 @@ def _read_tables(
                     advice = SAME_COLUMNS.format(first)
                 raise DataError(f"{error}{advice}") from None
             first = first or path  # it has the needed columns
-            rows[split] += _labelled_texts(blocks, schema, split, config, path, bad_row)
+            class_names = tables.class_names(schema, config.label_column) or class_names
+            rows[split] += _labelled_texts(blocks, schema, split, config, path, bad_row, class_names)
         if not rows[split]:
             raise DataError(f"{files[split][0]} has no rows that can be read.")
     is_labelled = bool(config.label_column)
@@ -149,17 +150,22 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 def _labelled_texts(
     blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
-    bad_row: Report,
+    bad_row: Report, former_names: list[str] | None = None,
 ) -> list[LabelledText]:  # fmt: skip
-    """The texts of a table with their labels and places. If there are no labels, they are None."""
+    """The texts of a table with their labels and places. If there are no labels, they are None.
+
+    `former_names` are the classes that another table gave numbers. They hold if this one gives none.
+    """
     rows: list[LabelledText] = []
     place = tables.place(origin)
     is_labelled = config.label_column in _columns_needed(split, config)
-    names = tables.class_names(schema, config.label_column)
-    kind = schema.field(config.label_column).type if is_labelled else pa.int64()
+    names = tables.class_names(schema, config.label_column) if is_labelled else None
+    kind = schema.field(config.label_column).type if is_labelled else pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
         advice = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
         raise DataError(f"{origin}: column {config.label_column!r} holds {kind!s:.60}, not labels.{advice}")
+    if is_labelled and names is None and pa.types.is_integer(kind):
+        names = former_names
     for batch, numbers in tables.with_text(
         blocks, config.text_column, origin, bad_row=bad_row, may_be_blank=True
     ):
