@@ -24,7 +24,6 @@ from pydantic import BaseModel
 from imdb_transformer.errors import ConfigError, RunError
 from imdb_transformer.store.locks import take
 
-WEEK_SECONDS = 7 * 24 * 3600
 CHECKSUM = "sha256"  # key of a JSON file's own checksum
 
 M = TypeVar("M", bound=BaseModel)
@@ -45,8 +44,7 @@ def write_json(path: Path, content: BaseModel) -> None:
 def read_json(path: Path, kind: type[M]) -> M:
     """Reads a file of `write_json`. The checksum reveals any flipped bit.
 
-    Raises OSError if the file cannot be read, and ValueError (which pydantic's ValidationError is) if it is
-    damaged.
+    Raises OSError if it cannot be read, and ValueError (as pydantic's ValidationError is) if it is damaged.
     """
     try:
         fields = json.loads(path.read_bytes())
@@ -104,9 +102,8 @@ def check_writable(option: str, path: Path, endings: Sequence[str]) -> None:
         f"there is no folder {path.parent}": not path.parent.is_dir(),
         "its name has another ending": path.suffix.lower() not in endings,
     }
-    for problem, exists in problems.items():
-        if exists:
-            raise ConfigError(f"{option} {path}: {problem}; name a file that ends in {' or '.join(endings)}.")
+    if problem := next((problem for problem, exists in problems.items() if exists), ""):
+        raise ConfigError(f"{option} {path}: {problem}; name a file that ends in {' or '.join(endings)}.")
     with _temporary(_target(path), Path.touch):
         pass
 
@@ -218,7 +215,7 @@ def _remove_abandoned(path: Path, host: str) -> None:
         with suppress(OSError):  # it has just been removed, or belongs to another user
             descriptor = _open(left)
             is_free = take(descriptor)
-            is_old = time.time() - os.fstat(descriptor).st_mtime > WEEK_SECONDS
+            is_old = time.time() - os.fstat(descriptor).st_mtime > 7 * 24 * 3600  # seconds
             is_ours = left.name.startswith(f".{path.name}.{host}.")
             if is_free is not False and (is_old or (is_free and is_ours)):
                 _remove(left)
@@ -239,9 +236,8 @@ def _old_name(path: Path) -> Path:
 
 
 def _sync_contents(folder: Path) -> None:
-    for file in filter(Path.is_file, folder.iterdir()):
-        _sync(file)
-    _sync(folder)
+    for path in (*filter(Path.is_file, folder.iterdir()), folder):
+        _sync(path)
 
 
 def _sync(path: Path) -> None:
