@@ -330,3 +330,16 @@ def test_a_file_may_have_any_name(tmp_path: Path) -> None:
     command = ("train", table, "--config", tmp_path / "tiny.toml", *sets, "--run-dir")
     assert imdb_tx(*command, tmp_path / "😀").exit_code == 0
     assert imdb_tx(*command, tmp_path / "next", "--init-from", tmp_path / "😀").exit_code == 0
+
+
+def test_download_reads_no_config_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "r.jsonl", [f"t{i}" for i in range(40)], ["a", "b"] * 20)
+    (tmp_path / "base.toml").write_text("[data]\nheld_out_fraction = 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    ended = imdb_tx("download", "r.jsonl", "--json")
+    splits = json.loads(ended.stdout)["splits"]
+    assert {name: split["num_rows"] for name, split in splits.items()} == {
+        "train": 32, "validation": 4, "test": 4,
+    }  # fmt: skip

@@ -25,6 +25,7 @@ def download(
     as_json: options.Json = False,
 ) -> None:
     """Import a corpus, check it, and show its statistics."""
+    from imdb_transformer.config_file import shipped
     from imdb_transformer.data import corpus
     from imdb_transformer.data.reviews import SPLITS
     from imdb_transformer.report import summaries
@@ -33,7 +34,8 @@ def download(
         raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
     corpus_source = source or source_option or "hub"
     columns = (text_column, label_column, encoding, bad_rows)
-    config = options.load("base.toml", None, corpus_source, *columns, data_dir=data_dir).data
+    defaults = str(shipped()["base.toml"])  # the path: a file of that name may be here, too
+    config = options.load(defaults, None, corpus_source, *columns, data_dir=data_dir).data
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}
