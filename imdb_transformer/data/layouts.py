@@ -109,9 +109,9 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
     """Each file below a folder: its path from there, and its status. Links are followed.
 
     Hidden files and folders, stored corpora and runs are left out, and so is all else in `data_dir`, which
-    may be the folder or in it.
+    may be the folder or in it. A link to a folder below is left out, too: its target is there.
     """
-    store, seen = os.path.realpath(data_dir), set()
+    store, root, seen = os.path.realpath(data_dir), os.path.realpath(folder), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):
         target = os.path.realpath(place)
         is_corpus = CORPUS.fullmatch(place) and MANIFEST in file_names
@@ -121,8 +121,17 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
             continue
         seen.add(target)
         left_out = STORED if target == store else ()
-        folder_names[:] = sorted(name for name in folder_names if not (is_hidden(name) or name in left_out))
+        visible = sorted(name for name in folder_names if not (is_hidden(name) or name in left_out))
+        folder_names[:] = [name for name in visible if not _leads_below(Path(place, name), root)]
         for name in sorted(name for name in file_names if not is_hidden(name)):
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
             yield file[len(str(folder)) + 1 :], status
+
+
+def _leads_below(path: Path, folder: str) -> bool:
+    """Whether a path is a link to something below a folder that is not hidden there."""
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    return target.is_relative_to(folder) and not any(map(is_hidden, target.relative_to(folder).parts))
