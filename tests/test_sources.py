@@ -224,6 +224,14 @@ def test_a_link_to_the_folder_of_a_split_is_followed(tmp_path: Path) -> None:
     assert splits["validation"].texts == texts[".cache/dev/a.csv"]
 
 
+@pytest.mark.parametrize("link", ["all", "test/more"])
+def test_a_link_to_a_folder_below_is_not_followed(tmp_path: Path, link: str) -> None:
+    texts = write_splits(tmp_path, "train/a.csv", "test/b.csv")
+    (tmp_path / link).symlink_to(tmp_path / "train")
+    splits = read(tmp_path).splits
+    assert (splits["train"].texts, splits["test"].texts) == (texts["train/a.csv"], texts["test/b.csv"])
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff", "\n"])
 def test_the_card_says_which_file_is_which_split(tmp_path: Path, mark: str) -> None:
     texts = write_splits(tmp_path, "a.csv", "b.csv", "valid.csv")
@@ -502,6 +510,13 @@ def test_a_label_that_is_nan_is_missing(tmp_path: Path) -> None:
     for name in ("r.json", "r.parquet"):
         with pytest.raises(DataError, match="row 2 has no label"):
             read(tmp_path / name)
+
+
+def test_labels_of_less_precise_floats_are_named_by_their_shortest_form(tmp_path: Path) -> None:
+    for kind in (pa.float16(), pa.float32(), pa.float64()):
+        labels = pa.array([1e-4, 4.1], pa.float64()).cast(kind)
+        pq.write_table(pa.table({"text": ["a", "b"], "label": labels}), tmp_path / "r.parquet")
+        assert read(tmp_path / "r.parquet").classes == ("0.0001", "4.1")
 
 
 def test_bad_rows_of_the_hubs_layout_can_be_left_out(tmp_path: Path) -> None:

@@ -173,9 +173,9 @@ def _labelled_texts(
         labels: Iterable[Any] = [None] * len(texts)
         if is_labelled:
             column = batch.column(config.label_column)
-            # As a Python number, a short 4.1 would be 4.099999904632568.
-            is_float = pa.types.is_floating(kind)
-            labels = column.to_numpy(zero_copy_only=False) if is_float else column.to_pylist()
+            labels = column.to_pylist()
+            if pa.types.is_floating(kind):  # a short 4.1 became 4.099999904632568
+                labels = [float(str(number)) for number in column.to_numpy(zero_copy_only=False)]
         if names is not None:
             labels = map(dict(enumerate(names)).get, labels)  # None if it is outside the classes
         places = (f"{place} {number}" for number in numbers)
