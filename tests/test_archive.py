@@ -144,6 +144,17 @@ def test_archive_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
             read(path)
 
 
+@pytest.mark.parametrize("damaged", [True, False])
+def test_archive_without_gzip_that_ends_early_is_refused(tmp_path: Path, damaged: bool) -> None:
+    path = tmp_path / "r.tar"
+    path.write_bytes(gzip.decompress(make_archive(tmp_path / "r.tar.gz").read_bytes()))
+    assert as_sets(read(path)) == as_sets(read(tmp_path / "r.tar.gz"))
+    content, third = path.read_bytes(), 4 * tarfile.BLOCKSIZE  # each member has a header and a block
+    path.write_bytes(content[:third] + b"\xff" * 512 + content[third + 512 :] if damaged else content[:third])
+    with pytest.raises(DataError, match=r"damaged or cut short \(there is no end mark"):
+        read(path)
+
+
 def test_archive_with_a_review_that_is_not_utf8_names_it(tmp_path: Path) -> None:
     tree = write_tree(tmp_path)
     (tree / "aclImdb/train/neg/7_1.txt").write_bytes(b"caf\xe9")

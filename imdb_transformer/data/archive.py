@@ -60,7 +60,7 @@ def read_archive(file: BinaryIO, origin: str, *, encoding: str, bad_row: Report)
         file.seek(0)
         stream = _Guarded(gzip.GzipFile(fileobj=file) if is_gzip else file, origin)  # type: ignore[arg-type]
         with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-            reviews = _collect(tracked(_members(archive, origin), READING), origin, encoding, bad_row)
+            reviews = _collect(tracked(_members(archive, stream, origin), READING), origin, encoding, bad_row)
         while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
             pass
         return reviews
@@ -74,6 +74,7 @@ class _Guarded:
 
     def __init__(self, stream: BinaryIO, origin: str) -> None:
         self.stream, self.origin, self.tell = stream, origin, stream.tell
+        self.last_read = b""
 
     def seek(self, position: int) -> int:
         """The position, which is at most `MAX_TOTAL_BYTES`."""
@@ -85,9 +86,9 @@ class _Guarded:
         """At most `READ_LIMIT` bytes."""
         if not 0 <= size <= READ_LIMIT:
             raise DataError(f"{self.origin}: a member's header is {size:,} bytes long.")
-        content = self.stream.read(size)
+        self.last_read = self.stream.read(size)
         self.seek(self.tell())
-        return content
+        return self.last_read
 
 
 def root_of_tree(folder: Path, split: str = "train") -> Path | None:
@@ -115,7 +116,7 @@ def _is_review(name: Path) -> bool:
     return REVIEW.search(name.as_posix()) is not None and not any(map(is_hidden, name.parts))
 
 
-def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes]]:
+def _members(archive: tarfile.TarFile, stream: _Guarded, origin: str) -> Iterator[tuple[str, bytes]]:
     """The path and the content of each review."""
     for member in archive:
         if member.issym() or member.islnk() or member.isdev():
@@ -127,6 +128,8 @@ def _members(archive: tarfile.TarFile, origin: str) -> Iterator[tuple[str, bytes
             if member.size > MAX_MEMBER_BYTES:
                 raise DataError(f"{origin}: {member.name} has {member.size:,} bytes, too many for a review.")
             yield name.as_posix(), archive.extractfile(member).read()  # type: ignore[union-attr]
+    if stream.last_read != bytes(tarfile.BLOCKSIZE):  # tarfile also stops at a damaged header
+        raise tarfile.ReadError("there is no end mark after the last member")
 
 
 def _collect(
