@@ -442,6 +442,22 @@ def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path:
     assert reviews.splits["test"].texts == ["c"]
 
 
+def test_rows_that_were_left_out_are_named_before_an_error_that_may_come_from_them(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("text,label\na,x\nb,x\nno label\n")
+    with (
+        pytest.warns(DataWarning, match=r"rows left out: 1(.|\n)*line 4"),
+        pytest.raises(DataError, match="train has only 'x'"),
+    ):
+        read(tmp_path / "r.csv", bad_rows="skip")
+
+
+def test_a_header_with_a_long_name_is_shortened_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(f"{'word ' * 40_000},label\na,x\n")
+    with pytest.raises(DataError, match="has no column 'text'; it has: 'word") as refused:
+        read(tmp_path / "r.csv")
+    assert len(str(refused.value)) < 1000
+
+
 def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
     write_splits(tmp_path, "train.csv", "train-old.csv", "unlabeled.csv")
     with pytest.warns(DataWarning, match=r"not read: train-old\.csv, unlabeled\.csv"):

@@ -140,9 +140,13 @@ def test_a_file_whose_format_differs_from_its_name_is_reported(tmp_path: Path) -
     (tmp_path / "book.xlsx").rename(tmp_path / "r.csv")
     with pytest.raises(DataError, match=r"ZIP archive; if it is a workbook of Excel, rename it to \.xlsx\.$"):
         sources.read(DataConfig(source=str(tmp_path / "r.csv")))
-    parquet.write_table(pa.table({"text": ["a"]}), tmp_path / "r.csv")
-    with pytest.raises(DataError, match=r"a Parquet file; rename it to \.parquet\.$"):
-        sources.read(DataConfig(source=str(tmp_path / "r.csv")))
+    for suffix in ("csv", "jsonl", "json"):
+        parquet.write_table(pa.table({"text": ["a"]}), tmp_path / f"r.{suffix}")
+        with pytest.raises(DataError, match=r"a Parquet file; rename it to \.parquet\.$"):
+            sources.read(DataConfig(source=str(tmp_path / f"r.{suffix}")))
+    (tmp_path / "r.jsonl").write_bytes(gzip.compress(b'{"text": "a", "label": 1}'))
+    with pytest.raises(DataError, match=r"compressed by gzip; add \.gz to its name"):
+        sources.read(DataConfig(source=str(tmp_path / "r.jsonl")))
     for name in ("utf-16-le", "utf-16-be"):
         (tmp_path / "r.csv").write_bytes("text,label\ngood,1\nbad,0\n".encode(name))
         with pytest.raises(DataError, match=f"null bytes; try --encoding {name}"):

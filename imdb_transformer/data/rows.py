@@ -28,11 +28,11 @@ UNDECODED = re.compile("[\udc80-\udcff]")
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
 """a first line that Excel writes and reads"""
 OTHER_FORMATS = {
-    "PAR1": "it is a Parquet file; rename it to .parquet",
-    "PK\x03\x04": "it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx",
-    "\x1f.\x08": "it is compressed by gzip; add .gz to its name, as in reviews.csv.gz",
+    b"PAR1\x15": "it is a Parquet file; rename it to .parquet",
+    b"PK\x03\x04": "it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx",
+    b"\x1f\x8b\x08": "it is compressed by gzip; add .gz to its name, as in reviews.csv.gz",
 }
-"""how their files begin; gzip's second byte is no character of most encodings"""
+"""how their files begin"""
 ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 """how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe
@@ -49,12 +49,16 @@ def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
     """Lines with their ends. Each list has the lines that could be read without waiting.
 
     A byte order mark overrides `encoding`. A byte that the encoding does not have becomes `UNDECODED`. Raises
-    ConfigError for an unknown encoding, and DataError for a line that is too long for a review.
+    ConfigError for an unknown encoding, ValueError for a file of `OTHER_FORMATS`, and DataError for a line
+    that is too long for a review.
     """
     decoder, num_lines = None, 0
     pending: list[str] = []  # of a line whose end has not come
     for data in chain(iter(lambda: file.read1(READ_BYTES), b""), [b""]):
-        decoder = decoder or io.IncrementalNewlineDecoder(_decoder(encoding, data), translate=False)
+        if decoder is None:
+            if advice := next((OTHER_FORMATS[mark] for mark in OTHER_FORMATS if data.startswith(mark)), ""):
+                raise ValueError(advice)
+            decoder = io.IncrementalNewlineDecoder(_decoder(encoding, data), translate=False)
         try:
             pending.append(decoder.decode(data, final=not data))
         except UnicodeDecodeError as error:  # UTF-16 has no single bytes to mark
@@ -125,6 +129,7 @@ def read_delimited(
     lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow, delimiters: str
 ) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first line, and the rows. The delimiter is the one that fits that line."""
+    csv.field_size_limit(MAX_REVIEW_BYTES)
     num_before, first = next(((i, line) for i, line in enumerate(lines) if line.strip()), (0, ""))
     if declared := SEPARATOR.fullmatch(first):
         num_before, first, delimiter = num_before + 1, next(lines, ""), declared[1]
@@ -133,14 +138,11 @@ def read_delimited(
         delimiter = max(
             delimiters, key=lambda mark: (len({*wanted} & {*names_by[mark]}), len(names_by[mark]))
         )
-    if advice := next((OTHER_FORMATS[mark] for mark in OTHER_FORMATS if re.match(mark, first)), ""):
-        raise ValueError(advice)
     if "\0" in first:
         name = "utf-16-be" if first.startswith("\0") else "utf-16-le"
         raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
-    csv.field_size_limit(MAX_REVIEW_BYTES)
     reader = csv.reader(chain(["\n"] * num_before, [first], lines), delimiter=delimiter, strict=True)
     names = next(filter(None, reader), [])
     return names, _rows_of(reader, names, encoding, bad_row)

@@ -51,11 +51,12 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
     With `classes`, tables may lack the split `train` or some of these classes.
     """
     problems: list[str] = []
-    reviews = _read(config, classes, problems.append if config.bad_rows == "skip" else refuse)
-    if problems:
-        first = "\n".join(problems[: tables.NUM_REPORTED])
-        warn(f"rows left out: {len(problems):,}. The first ones:\n{first}")
-    return reviews
+    try:
+        return _read(config, classes, problems.append if config.bad_rows == "skip" else refuse)
+    finally:  # an error may come from what was left out
+        if problems:
+            first = "\n".join(problems[: tables.NUM_REPORTED])
+            warn(f"rows left out: {len(problems):,}. The first ones:\n{first}")
 
 
 def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:

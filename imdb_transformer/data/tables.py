@@ -192,7 +192,7 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
         several = [column for column in missing if column in names]
         what = "several columns" if several else "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
-        listed = ", ".join(f"'{name}'" for name in names[:12]) or "none"
+        listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
         sheet = " Only the first sheet is read." if str(origin).lower().endswith(".xlsx") else ""
         raise DataError(
             f"{origin} has {what} {' and '.join(map(repr, several or missing))}; it has: {listed}. "
