@@ -153,7 +153,7 @@ def test_checkpoint_of_another_tokenizer_is_refused(copy: Path) -> None:
     with pytest.raises(RunError, match="not the tokenizer"):
         Predictor.load(copy)
     meta = copy / "checkpoints" / "best" / "checkpoint.json"
-    with pytest.raises(RunError, match="was made with a different tokenizer"):
+    with pytest.raises(RunError, match="was made with a different vocabulary"):
         checkpoint.read_meta(meta.parent, tokenizer_hash="0" * 64)
 
 

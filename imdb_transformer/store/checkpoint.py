@@ -89,7 +89,10 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     except ValueError:
         raise RunError(f"{path} is damaged.") from None
     if meta.tokenizer_hash != tokenizer_hash:
-        raise RunError(f"{folder} was made with a different tokenizer from the run's tokenizer.json.")
+        raise RunError(
+            f"{folder} was made with a different vocabulary: the run's tokenizer.json, or a linear run's "
+            "ngrams.txt, has changed."
+        )
     return meta
 
 
