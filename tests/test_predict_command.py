@@ -164,3 +164,25 @@ def test_unwritable_stdout_ends_with_a_documented_code(trained: Path, target: st
     assert ended.returncode == code
     assert (b"standard output" in ended.stderr) == (code == 6)
     assert b"Exception" not in ended.stderr
+
+
+def test_mistakes_are_found_before_a_model_is_loaded(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.csv").write_text("body\na good film\n")
+    monkeypatch.setattr("imdb_transformer.cli.predictions.load", lambda *_, **__: pytest.fail("loaded"))
+    table, named = ("predict", "--run", trained, "--input", tmp_path / "r.csv"), ("--text-column", "body")
+    for arguments, message in (
+        (("predict", "--run", trained, "--input", tmp_path / "none.csv"), "There is no file"),
+        ((*table, "--text-column", "nope"), "no column 'nope'"),
+        ((*table, *named, "--output", tmp_path / "o.foo"), "name a file that ends in .csv"),
+        ((*table, *named, "--output", tmp_path / "none" / "o.csv"), "there is no folder"),
+    ):
+        assert message in str(imdb_tx(*arguments).exception)
+
+
+def test_a_comparison_with_a_missing_run_fails_before_the_others_are_evaluated(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.evaluation.compare.predict_split", lambda *_: pytest.fail("ran"))
+    assert "none" in str(imdb_tx("compare", trained, tmp_path / "none").exception)

@@ -66,9 +66,10 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts or [])
         return
-    if source != predictions.STDIN:
-        source.stat()  # a mistyped path fails now, not when a model has been loaded
-    reading = predictions.InputFormat(text_column, encoding, bad_rows)
+    from imdb_transformer.inference.predictor import origin_of
+
+    column = text_column or origin_of(paths[0]).config.data.text_column
+    reading = predictions.InputFormat(column, encoding, bad_rows)
     if output is None:
         predictions.predict_rows(request, source, reading)
     else:

@@ -25,15 +25,11 @@ FEW = 32  # texts; predicting them without torch takes less time than importing 
 
 
 class InputFormat(NamedTuple):
-    """How a file of reviews is read. Without `text_column`, it is that of the first run's reviews."""
+    """How a file of reviews is read."""
 
-    text_column: str | None
+    text_column: str
     encoding: str
     bad_rows: options.BadRows
-
-    def column_for(self, predictor: "Predictor") -> str:
-        """The column of the texts."""
-        return self.text_column or predictor.models[0].origin.config.data.text_column
 
 
 class Request(NamedTuple):
@@ -155,7 +151,7 @@ def _views(
 
 @contextmanager
 def _opened(
-    source: Path, column: str, reading: InputFormat, *, keeps_all: bool
+    source: Path, reading: InputFormat, *, keeps_all: bool
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse
@@ -172,7 +168,7 @@ def _opened(
 
     file = sys.stdin.buffer if source == STDIN else None
     bad_row = skip if reading.bad_rows == "skip" else refuse
-    encoding = reading.encoding
+    column, encoding = reading.text_column, reading.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if num_skipped:
         screen.note(f"skipped rows: {num_skipped:,}")
@@ -181,10 +177,9 @@ def _opened(
 def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
-    predictor = load(request, exact=not source.is_file(), few=is_typed)
-    column = reading.column_for(predictor)
-    with _opened(source, column, reading, keeps_all=False) as (_, parts):
-        blocks: Iterator[list[str]] = (part.column(column).to_pylist() for part in parts)
+    with _opened(source, reading, keeps_all=False) as (_, parts):
+        predictor = load(request, exact=not source.is_file(), few=is_typed)
+        blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
         _show(predictor, _typed(blocks) if is_typed else blocks, request, is_typed=is_typed)
 
 
@@ -205,10 +200,10 @@ def write_rows(
     """Writes the rows with their predictions."""
     from imdb_transformer.inference import predicted_tables
 
-    predictor = load(request, exact=not source.is_file())
-    column, encoding = reading.column_for(predictor), reading.encoding
-    with _opened(source, column, reading, keeps_all=True) as (schema, parts):
+    column, encoding = reading.text_column, reading.encoding
+    with _opened(source, reading, keeps_all=True) as (schema, parts):
         predicted_tables.check_output(output, schema, source, force=force)
+        predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
         if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from imdb_transformer.errors import DataError
 from imdb_transformer.evaluation.evaluate import Predictions, predict_split
 from imdb_transformer.evaluation.scores import Evaluation
+from imdb_transformer.inference.predictor import origin_of
 from imdb_transformer.store import run
 
 NUM_RESAMPLES = 10_000
@@ -49,8 +50,8 @@ def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Predict
     Raises DataError if this split differs between their corpora.
     """
     names = [str(path) for path in paths]
+    configs = [_flat(origin_of(path)) for path in paths]  # a missing run is found before another is evaluated
     predictions = [predict_split([path], split) for path in paths]
-    configs = [_flat(each.run) for each in predictions]
     first = predictions[0]
     for name, other in zip(names, predictions, strict=True):
         same_classes = other.evaluation.classes == first.evaluation.classes

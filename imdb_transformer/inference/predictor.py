@@ -170,6 +170,12 @@ def _checked(text: object, number: int) -> str:
     raise TypeError(f"Text {number} is {shown}: {hint}.")
 
 
+def origin_of(path: Path) -> run.Run:
+    """The run of a model; a run's weights are not loaded. Raises RunError and ConfigError."""
+    is_exported = path.suffix.lower() == SUFFIX and path.is_file()
+    return ExportedModel(path).origin if is_exported else run.locate(path)[0]
+
+
 def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:
     """The model of a run (its best checkpoint), a checkpoint or an exported file.
 

@@ -46,17 +46,19 @@ def losses(by_run: Mapping[str, Metrics]) -> str:
         validation = [(line["step"], line["validation"]["loss"]) for line in metrics if "validation" in line]
         if training:
             labelled = None if validation else training[-1]
-            drawn.append(Curve("training" if alone else name, training, i, "thin", labelled))
+            drawn.append(Curve("training" if alone else f"{name}, training", training, i, "thin", labelled))
             first, last = training[0][1], training[-1][1]
             texts.append(f"{name} from {first:.3f} to {last:.3f} in {training[-1][0]:,} steps")
         if validation:
             best = min(validation, key=itemgetter(1))
-            drawn.append(Curve("validation" if alone else name, validation, i + alone, "dots", best))
+            label = "validation" if alone else f"{name}, validation"
+            drawn.append(Curve(label, validation, i + alone, "dots", best))
     if not drawn:
         return ""
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
     svg = charts.line_chart(drawn, "step", "loss", digits=3)
-    return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", drawn, svg)
+    named = drawn if alone else [curve._replace(name=list(by_run)[curve.colour]) for curve in drawn]
+    return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", named, svg)
 
 
 def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> str:

@@ -96,14 +96,15 @@ def check_writable(option: str, path: Path, endings: Sequence[str]) -> None:
 
     `whole_file` would replace a pipe or a device. Raises OSError if the folder cannot be written.
     """
+    advice = f"name a file that ends in {' or '.join(endings)}"
     problems = {
-        "it is a folder": path.is_dir(),
-        "it is not an ordinary file": path.exists() and not path.is_file(),
+        f"it is a folder; {advice}": path.is_dir(),
+        f"it is not an ordinary file; {advice}": path.exists() and not path.is_file(),
         f"there is no folder {path.parent}": not path.parent.is_dir(),
-        "its name has another ending": path.suffix.lower() not in endings,
+        advice: path.suffix.lower() not in endings,
     }
     if problem := next((problem for problem, exists in problems.items() if exists), ""):
-        raise ConfigError(f"{option} {path}: {problem}; name a file that ends in {' or '.join(endings)}.")
+        raise ConfigError(f"{option} {path}: {problem}.")
     with _temporary(_target(path), Path.touch):
         pass
 
