@@ -323,3 +323,12 @@ def test_the_page_of_a_run_that_was_killed_after_its_last_step_is_written_when_i
 def test_train_writes_the_page(trained: Path, encoder: Path) -> None:
     for folder in (trained, encoder):
         assert "<b>Loss</b>" in (folder / "report.html").read_text()
+
+
+def test_the_points_of_several_runs_say_whether_they_are_of_training_or_validation() -> None:
+    metrics = [{"step": 1, "loss": 2.0}, {"step": 1, "validation": {"loss": 1.5}}]
+    page = figures.losses({"a": metrics, "b": metrics})
+    for run_name in "ab":
+        assert f"{run_name}, training, step 1: 2.000" in page
+        assert f"{run_name}, validation, step 1: 1.500" in page
+    assert ("<i></i>a</span>" in page) and ("<i></i>b</span>" in page)
