@@ -1,5 +1,6 @@
 """`imdb-tx predict` as a whole: its files, notes and refusals."""
 
+import gzip
 import os
 import re
 import shutil
@@ -186,3 +187,8 @@ def test_a_comparison_with_a_missing_run_fails_before_the_others_are_evaluated(
 ) -> None:
     monkeypatch.setattr("imdb_transformer.evaluation.compare.predict_split", lambda *_: pytest.fail("ran"))
     assert "none" in str(imdb_tx("compare", trained, tmp_path / "none").exception)
+
+
+def test_compressed_standard_input_is_refused_by_its_format(trained: Path) -> None:
+    refused = imdb_tx("predict", "--run", trained, "-", stdin=gzip.compress(b"a good film")).exception
+    assert "standard input cannot be read: it is compressed by gzip" in str(refused)

@@ -106,8 +106,9 @@ def _errors_with_path(path: Path) -> Iterator[None]:
     except (pa.ArrowException, csv.Error, zlib.error, OSError, EOFError, ValueError, OverflowError) as error:
         if getattr(error, "filename", None) is not None:
             raise
-        kind = suffix_of(path)[1:].upper()
-        raise DataError(f"{path} cannot be read as {kind}: {reason_of(error)}.") from None
+        suffix = suffix_of(path)
+        kind = f" as {suffix[1:].upper()}" if suffix else ""  # standard input has no suffix
+        raise DataError(f"{path} cannot be read{kind}: {reason_of(error)}.") from None
 
 
 def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iterator[Any]:
