@@ -172,12 +172,12 @@ def test_mistakes_are_found_before_a_model_is_loaded(
 ) -> None:
     (tmp_path / "r.csv").write_text("body\na good film\n")
     monkeypatch.setattr("imdb_transformer.cli.predictions.load", lambda *_, **__: pytest.fail("loaded"))
-    table, named = ("predict", "--run", trained, "--input", tmp_path / "r.csv"), ("--text-column", "body")
+    table, column = ("predict", "--run", trained, "--input", tmp_path / "r.csv"), ("--text-column", "body")
     for arguments, message in (
         (("predict", "--run", trained, "--input", tmp_path / "none.csv"), "There is no file"),
         ((*table, "--text-column", "nope"), "no column 'nope'"),
-        ((*table, *named, "--output", tmp_path / "o.foo"), "name a file that ends in .csv"),
-        ((*table, *named, "--output", tmp_path / "none" / "o.csv"), "there is no folder"),
+        ((*table, *column, "--output", tmp_path / "o.foo"), "name a file that ends in .csv"),
+        ((*table, *column, "--output", tmp_path / "none" / "o.csv"), "there is no folder"),
     ):
         assert message in str(imdb_tx(*arguments).exception)
 

@@ -172,8 +172,11 @@ def _checked(text: object, number: int) -> str:
 
 def origin_of(path: Path) -> run.Run:
     """The run of a model; a run's weights are not loaded. Raises RunError and ConfigError."""
-    is_exported = path.suffix.lower() == SUFFIX and path.is_file()
-    return ExportedModel(path).origin if is_exported else run.locate(path)[0]
+    return ExportedModel(path).origin if _is_exported(path) else run.locate(path)[0]
+
+
+def _is_exported(path: Path) -> bool:
+    return path.suffix.lower() == SUFFIX and path.is_file()
 
 
 def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bool = False) -> Model:
@@ -183,7 +186,7 @@ def load_model(path: Path, device: str = "auto", *, exact: bool = False, few: bo
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"{device!r} is not a device: choose auto, cpu or cuda.")
-    if path.suffix.lower() == SUFFIX and path.is_file():
+    if _is_exported(path):
         if device == "cuda":
             raise ConfigError(f"{path} is an exported file, which predicts on the CPU.")
         return ExportedModel(path)

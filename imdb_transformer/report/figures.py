@@ -57,8 +57,8 @@ def losses(by_run: Mapping[str, Metrics]) -> str:
         return ""
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
     svg = charts.line_chart(drawn, "step", "loss", digits=3)
-    named = drawn if alone else [curve._replace(name=list(by_run)[curve.colour]) for curve in drawn]
-    return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", named, svg)
+    legend = drawn if alone else [curve._replace(name=list(by_run)[curve.colour]) for curve in drawn]
+    return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", legend, svg)
 
 
 def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> str:
