@@ -143,8 +143,6 @@ class TrainConfig(Section):
     """which checkpoint is best: by validation `accuracy`, macro `f1` or `loss`, or the `last`"""
     yardstick: bool = True
     """compare with a linear model on validation when training ends"""
-    tensorboard: bool = False
-    """also write the metrics for TensorBoard, into the run's folder `tensorboard`"""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """type of activations and Muon's products; `auto` takes `bf16` if it is faster. Weights are fp32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -1,43 +1,38 @@
 """`metrics.jsonl` of a run: one JSON object for each step and each validation, in order.
 
-Lines are appended, so a crash may leave half a line at the end. With `train.tensorboard` the numbers are also
-written for TensorBoard, into `tensorboard/`.
+Lines are appended, so a crash may leave half a line at the end. If TensorBoard is installed, the numbers are
+also written for it, into `tensorboard/`.
 """
 
 import json
 import os
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imdb_transformer.errors import ConfigError
 from imdb_transformer.store.files import errors_name, write_whole
 
 FILE_NAME = "metrics.jsonl"
 EVENTS = "tensorboard/events.out.tfevents"  # TensorBoard looks for a name with "tfevents"
 
 
-def append(folder: Path, lines: Sequence[dict[str, Any]], *, tensorboard: bool = False) -> None:
+def append(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Adds lines and waits until they are on disk."""
     path = folder / FILE_NAME
     with errors_name(path), path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
-    if tensorboard:
-        _append_events(folder, lines)
+    _append_events(folder, lines)
 
 
-def drop_after(folder: Path, step: int, *, tensorboard: bool = False) -> None:
+def drop_after(folder: Path, step: int) -> None:
     """Removes the lines after `step`, and a line that a crash cut. A resumed run logs them again."""
     lines = [line for line in read(folder) if line["step"] <= step]
     write_whole(folder / FILE_NAME, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    if tensorboard:
-        check_tensorboard()
-        (folder / EVENTS).unlink(missing_ok=True)
-        _append_events(folder, lines)
+    (folder / EVENTS).unlink(missing_ok=True)
+    _append_events(folder, lines)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -55,20 +50,14 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def check_tensorboard() -> None:
-    """Raises ConfigError if TensorBoard is not installed."""
-    if find_spec("tensorboard") is None:
-        raise ConfigError(
-            "train.tensorboard needs TensorBoard, which is not installed: pip install tensorboard."
-        )
-
-
 def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Adds the numbers for TensorBoard; those of a validation are `validation/accuracy` and so on."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except (ImportError, TypeError):  # the latter from a protobuf that does not fit it
+        return
     path = folder / EVENTS
     path.parent.mkdir(exist_ok=True)
     with path.open("ab") as file:

@@ -35,7 +35,6 @@ def pretraining_config(prepared: Prepared) -> Config:
     train = recipe.train.model_copy(update={
         "init_from": options.init_from, "epochs": max(1, round(SHARE * share * options.epochs)),
         "seed": options.seed, "precision": options.precision, "device": options.device,
-        "tensorboard": options.tensorboard,
     })  # fmt: skip
     model = config.model.model_copy(update={"dropout": 0.0, "word_dropout": 0.0})
     return config.model_copy(update={"train": train, "model": model, "pretrain": recipe.pretrain})

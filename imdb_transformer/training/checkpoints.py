@@ -58,7 +58,7 @@ def _merit(score: Score, best_by: str) -> float:
 def write_metrics(opened: run.Run, lines: list[dict[str, Any]], world: World) -> None:
     """Appends the lines to the run's metrics, and empties the list."""
     if world.is_first and lines:
-        metrics.append(opened.folder, lines, tensorboard=opened.config.train.tensorboard)
+        metrics.append(opened.folder, lines)
     lines.clear()
 
 
@@ -99,7 +99,7 @@ def resume_from(opened: run.Run, name: run.CheckpointName, learner: Learner, wor
         if name == run.PREVIOUS and (opened.checkpoints / run.PREVIOUS).exists():
             shutil.rmtree(opened.checkpoints / run.LAST)
             repair(opened)  # `previous` becomes `last`
-        metrics.drop_after(opened.folder, counters.step, tensorboard=opened.config.train.tensorboard)
+        metrics.drop_after(opened.folder, counters.step)
     return counters
 
 

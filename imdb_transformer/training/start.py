@@ -10,7 +10,7 @@ from imdb_transformer.data import corpus
 from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import ConfigError, RunError, command_line, warn
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.store import metrics, run
+from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import checkpoints, starting_weights
@@ -79,14 +79,11 @@ def begin(
 ) -> Prepared:  # fmt: skip
     """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
 
-    Raises RunError if the folder is in use, ResourceError if the disk has no room for the checkpoints, and
-    ConfigError if TensorBoard is asked for and missing.
+    Raises RunError if the folder is in use, and ResourceError if the disk has no room for the checkpoints.
     """
     if config is None:
         raise ConfigError("A new run needs a config; only a run that is resumed has one.")
     run.check_free(folder)
-    if config.train.tensorboard:
-        metrics.check_tensorboard()
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
