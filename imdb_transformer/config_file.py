@@ -61,7 +61,7 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
     overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        set_by[_apply(overridden, override)] = f"--set {override:.80}"
+        set_by[_apply(overridden, override)] = f"--set {_shortened(override)}"
     lines, in_file = [], _problems(tree)
     for sentence, where in _problems(overridden).items():
         # If a section or the whole config is wrong, all overrides in it may be to blame.
@@ -184,9 +184,13 @@ def _shown(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = 80
     try:
-        return f"{short.repr(value):.80}"
+        return _shortened(short.repr(value))
     except ValueError:  # Python writes no number of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _sentence(problem: Any) -> str:

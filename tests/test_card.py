@@ -52,8 +52,11 @@ def test_a_card_has_the_scores_on_each_of_two_files_of_the_same_name(trained: Pa
         write_jsonl(tmp_path / name / "test.jsonl", ["a good film", "a bad film"], labels)
         accuracies.append(evaluate(folder, source=str(tmp_path / name / "test.jsonl")).accuracy)
     text = card(run.open_run(folder), evaluate(folder, "test"))
-    shown = re.findall(r"^\| all of test\.jsonl \| ([\d.]+)% \|", text, re.M)
-    assert shown == [f"{100 * accuracy:.2f}" for accuracy in accuracies]
+    shown = re.findall(r"^\| (all of test\.jsonl.*?) \| ([\d.]+)% \|", text, re.M)
+    names = ["all of test.jsonl", "all of test.jsonl (2)"]
+    assert shown == [
+        (name, f"{100 * accuracy:.2f}") for name, accuracy in zip(names, accuracies, strict=True)
+    ]
 
 
 def test_the_card_of_a_student_names_its_teachers_and_compare_shows_them(

@@ -5,6 +5,7 @@ repository of the hub (Mitchell et al. 2019, "Model Cards for Model Reporting";
 huggingface.co/docs/hub/model-cards).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,13 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
 
 
 def _on_other_texts(opened: run.Run) -> str:
-    """A table of the evaluations on other reviews than the run's."""
-    evaluations = [(each.split, each) for each in measured(opened, "best-*") if " of " in each.split]
+    """A table of the evaluations on other reviews than the run's. Files of the same name are numbered."""
+    evaluations, names = [], Counter[str]()
+    for each in measured(opened, "best-*"):
+        if " of " in each.split:
+            names[each.split] += 1
+            number = f" ({names[each.split]})" if names[each.split] > 1 else ""
+            evaluations.append((each.split + number, each))
     if not evaluations:
         return "It was not evaluated on other texts."
     return markdown_table(*side_by_side("reviews", evaluations))
