@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounter
 
 from imdb_transformer import hardware
 from imdb_transformer.errors import DataWarning
+from imdb_transformer.model.compiled import CompiledForward, can_be_compiled
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import start
@@ -33,6 +34,15 @@ def an_encoder(**changes: object) -> Encoder:
     return Encoder(small(**changes), 30).train()
 
 
+def compile_forward(encoder: Encoder, num_tokens: int) -> None:
+    encoder.forward = CompiledForward(encoder, num_tokens)  # type: ignore[method-assign]
+
+
+def is_compiled(encoder: Encoder, ids: Tensor) -> bool:
+    """Whether a batch goes through the compiled blocks."""
+    return isinstance(encoder.forward, CompiledForward) and encoder.forward.takes(ids)
+
+
 def features_and_gradients(
     encoder: Encoder, batch: tuple[Tensor, Tensor], **options: Any
 ) -> tuple[Tensor, list[Tensor]]:
@@ -52,8 +62,8 @@ def test_reviews_end_to_end_have_the_same_features_and_gradients(
     encoder = an_encoder(norm=norm, positions=positions)
     batch = a_batch(lengths, max(lengths))
     expected = features_and_gradients(encoder, batch, **options)
-    encoder.compile_blocks(NUM_TOKENS)
-    assert encoder.compiled_for(batch[0])
+    compile_forward(encoder, NUM_TOKENS)
+    assert is_compiled(encoder, batch[0])
     torch.testing.assert_close(features_and_gradients(encoder, batch, **options), expected)
 
 
@@ -63,7 +73,7 @@ def test_all_blocks_and_batches_share_one_compiled_graph(monkeypatch: pytest.Mon
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter, fullgraph=True))
     encoder = an_encoder(num_layers=3)
-    encoder.compile_blocks(NUM_TOKENS)
+    compile_forward(encoder, NUM_TOKENS)
     for lengths in ([16, 9, 1], [3, 2], [25, 25, 25, 25]):
         features_and_gradients(encoder, a_batch(lengths, max(lengths)))
     assert counter.frame_count == 1
@@ -72,18 +82,18 @@ def test_all_blocks_and_batches_share_one_compiled_graph(monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("uncompiled")
 def test_only_training_with_batches_that_fit_uses_compiled_blocks() -> None:
     encoder, (ids, _) = an_encoder(), a_batch([20, 5], 20)
-    assert encoder.compiled_for(ids) is None
-    encoder.compile_blocks(ids.numel())
-    assert encoder.compiled_for(ids)
-    assert encoder.compiled_for(a_batch([100], 100)[0]) is None
-    assert encoder.eval().compiled_for(ids) is None
+    assert not is_compiled(encoder, ids)
+    compile_forward(encoder, ids.numel())
+    assert is_compiled(encoder, ids)
+    assert not is_compiled(encoder, a_batch([100], 100)[0])
+    assert not is_compiled(encoder.eval(), ids)
 
 
 @pytest.mark.parametrize("changes", [{"radius": 0}, {"dropout": 0.1, "dropout_mask": "channel"}], ids=str)
 def test_full_attention_and_dropout_by_channel_cannot_be_compiled(changes: dict[str, object]) -> None:
-    assert an_encoder().can_be_compiled
-    assert an_encoder(dropout=0.1, dropout_mask="element").can_be_compiled
-    assert not an_encoder(**changes).can_be_compiled
+    assert can_be_compiled(small())
+    assert can_be_compiled(small(dropout=0.1, dropout_mask="element"))
+    assert not can_be_compiled(small(**changes))
 
 
 def on_a_gpu(config: Tiny, *overrides: str, kind: Kind = "classifier") -> tuple[Prepared, Encoder]:
@@ -98,13 +108,13 @@ def test_a_long_training_on_a_gpu_is_compiled(tiny: Tiny, monkeypatch: pytest.Mo
     prepared, encoder = on_a_gpu(tiny)
     monkeypatch.setattr(hardware, "compiling_problem", lambda _: "")
     start.compile_if_long(prepared, 1)
-    assert encoder.compiled is None  # it is short
+    assert not isinstance(encoder.forward, CompiledForward)  # it is short
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", prepared.train.lengths.sum())
     start.compile_if_long(prepared._replace(hardware=CPU), 1)
-    assert encoder.compiled is None
+    assert not isinstance(encoder.forward, CompiledForward)
     start.compile_if_long(prepared, 1)
-    assert encoder.compiled
-    assert encoder.compiled.num_positions >= prepared.config.train.batch_tokens
+    assert isinstance(encoder.forward, CompiledForward)
+    assert encoder.forward.num_positions >= prepared.config.train.batch_tokens
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -114,7 +124,7 @@ def test_the_halves_of_reviews_fit(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
     start.compile_if_long(prepared, 1)
     for _, indices in make_plan(prepared.config, prepared.train).batches:
-        assert encoder.compiled_for(in_halves(get_batch(prepared.train, indices, CPU)))
+        assert is_compiled(encoder, in_halves(get_batch(prepared.train, indices, CPU)))
 
 
 def test_what_cannot_be_compiled_is_not_tried(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +132,7 @@ def test_what_cannot_be_compiled_is_not_tried(tiny: Tiny, monkeypatch: pytest.Mo
     monkeypatch.setattr(hardware, "compiling_problem", lambda _: "no compiler")
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
     start.compile_if_long(prepared, 1)  # a warning would be an error
-    assert encoder.compiled is None
+    assert not isinstance(encoder.forward, CompiledForward)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -132,9 +142,9 @@ def test_the_share_of_each_process_fits(tiny: Tiny, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
     start.compile_if_long(prepared, 3)
     for _, indices in make_plan(prepared.config, prepared.train).batches:
-        assert encoder.compiled_for(get_batch(prepared.train, indices[::3], CPU).ids)
-    assert encoder.compiled
-    assert encoder.compiled.num_positions < prepared.config.train.batch_tokens
+        assert is_compiled(encoder, get_batch(prepared.train, indices[::3], CPU).ids)
+    assert isinstance(encoder.forward, CompiledForward)
+    assert encoder.forward.num_positions < prepared.config.train.batch_tokens
 
 
 def test_without_a_compiler_a_training_warns_and_goes_on(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +158,4 @@ def test_without_a_compiler_a_training_warns_and_goes_on(tiny: Tiny, monkeypatch
     monkeypatch.setattr(start, "TOKENS_TO_COMPILE", 1)
     with pytest.warns(DataWarning, match=r"torch.compile does not work here \(no compiler\)"):
         start.compile_if_long(prepared, 1)
-    assert encoder.compiled is None
+    assert not isinstance(encoder.forward, CompiledForward)

@@ -14,10 +14,10 @@ from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.errors import ConfigError, Interrupted, RunError
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.model.language import LanguageModel, teacher_features
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import estimate, objectives
-from imdb_transformer.training.objectives import pretraining, teacher_features
+from imdb_transformer.training.objectives import pretraining
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import make_learner
 from tests.conftest import imdb_tx
@@ -40,8 +40,8 @@ def a_teacher() -> Encoder:
 
 def test_the_features_to_learn_are_the_mean_of_the_upper_layers_of_one_text_at_a_time() -> None:
     teacher = a_teacher()
-    ids, _ = a_batch([13, 7, 20], 20)
-    features = teacher_features(teacher, batch_of(ids), torch.float32)
+    ids, mask = a_batch([13, 7, 20], 20)
+    features = teacher_features(teacher, ids, mask, torch.float32)
     assert features.shape == (3, 20, 24)
     for row, expected in zip(ids, features, strict=True):
         outputs: list[torch.Tensor] = []
@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_the_masked_tokens_and_ten_times_the_error_of_the_fe
     total, count = metrics_of_batch["feature_loss"]
     assert count == 20
     features = model.encoder(ids.masked_fill(hidden, MASK_ID), mask, torch.float32)
-    errors = model.to_teacher(features) - teacher_features(model.teacher, batch_of(ids), torch.float32)
+    errors = model.to_teacher(features) - teacher_features(model.teacher, ids, mask, torch.float32)
     torch.testing.assert_close(total / count, errors[mask].square().mean())
     share = Config().pretrain.mask_fractions[1]
     masked_loss, number = metrics_of_batch["masked_loss"]

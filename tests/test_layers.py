@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
-from imdb_transformer.model.classifier import drop_words, pool
+from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Block, Encoder
-from imdb_transformer.model.layers import Dropout, rotary_table, rotate, sinusoids
+from imdb_transformer.model.layers import Dropout, drop_words, rotary_table, rotate, sinusoids
 from tests.test_model import SMALL, a_batch, classifier, small
 
 

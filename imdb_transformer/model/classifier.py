@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
-from imdb_transformer.model.encoder import PADDING_INDEX, Encoder
-from imdb_transformer.model.layers import Linear
+from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.model.layers import Linear, drop_words
 
 
 class Classifier(nn.Module):
@@ -34,19 +34,6 @@ class Classifier(nn.Module):
         if self.training and self.word_dropout:
             ids, mask = drop_words(ids, mask, self.word_dropout)
         return pool(self.encoder(ids, mask, dtype), mask).float()
-
-
-def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """(B, L) ids and mask -> (B, L'): each review without a random `share` of its tokens.
-
-    "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up, so a dropped token costs no time.
-    """
-    length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
-    noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last
-    chosen = noise.argsort(1)[:, : length - int(length * share)]
-    stays = torch.arange(chosen.shape[1], device=ids.device) < num_tokens - (num_tokens * share).long()
-    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # in the review's order
-    return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
 
 
 def pool(features: Tensor, mask: Tensor) -> Tensor:

@@ -5,18 +5,22 @@
 Shapes: B batch, L length, R selected positions, D model width, V vocabulary.
 """
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias
-from imdb_transformer.model.compiled import CompiledBlocks
-from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, rotation_of, select, sinusoids
+from imdb_transformer.model.layers import (
+    PADDING_INDEX,
+    Dropout,
+    FeedForward,
+    LayerNorm,
+    rotation_of,
+    select,
+    sinusoids,
+)
 
-PADDING_INDEX = 0
 # Of the hash of a bigram. Sums of products with ids fit in int64.
 FIRST, SECOND, PRIME = 1_640_531_527, 1_013_904_223, 2**31 - 1
 
@@ -30,7 +34,6 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
-        self.compiled: CompiledBlocks | None = None
 
     def forward(
         self, ids: Tensor, mask: Tensor, dtype: torch.dtype, rows: Tensor | None = None, direction: int = 0
@@ -42,40 +45,11 @@ class Encoder(nn.Module):
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        compiled = self.compiled_for(ids)
-        radius = self.config.radius if compiled else min(self.config.radius, length)
-        bias = attention_bias(mask, radius, dtype, direction)
+        bias = attention_bias(mask, min(self.config.radius, length), dtype, direction)
         rotation = rotation_of(self.config, length, ids.device, dtype)
-        if compiled:
-            return self.final_norm(compiled(x, bias, rotation, rows))
         for block in self.blocks:
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)
         return self.final_norm(x)
-
-    def layers(self, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-        """(B, L, D) after each block; a smaller encoder learns them (`training/objectives.py`)."""
-        length = ids.shape[1]
-        x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, min(self.config.radius, length), dtype)
-        rotation = rotation_of(self.config, length, ids.device, dtype)
-        for block in self.blocks:
-            x = block(x, bias, rotation)
-            yield x
-
-    @property
-    def can_be_compiled(self) -> bool:
-        """False with full attention, and with dropout by channel, which needs to know each token's review."""
-        by_channel = self.config.dropout and self.config.dropout_mask == "channel"
-        return bool(self.config.radius and not by_channel)
-
-    def compile_blocks(self, num_tokens: int) -> None:
-        """Compiles the blocks, for training with batches of at most `num_tokens` tokens with padding."""
-        self.compiled = CompiledBlocks(self.blocks, self.config.radius, num_tokens)
-
-    def compiled_for(self, ids: Tensor) -> CompiledBlocks | None:
-        """The compiled blocks, in training and if a batch (B, L) is small enough."""
-        compiled = self.compiled if self.training else None
-        return compiled if compiled and ids.numel() <= compiled.num_positions else None
 
 
 class Embedding(nn.Module):

@@ -207,3 +207,25 @@ class CrossAttention(nn.Module):
         weights = (q @ k.transpose(-1, -2)).add_(bias).softmax(-1)  # (H, B, L, L)
         heads = (weights @ v).permute(1, 2, 0, 3).flatten(2)  # (B, L, HK)
         return self.project_out(select(heads, rows))
+
+
+@torch.no_grad()
+def teacher_features(teacher: Encoder, ids: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, L) -> (B, L, width of the teacher): the sum of the upper half of its layers, each normalised.
+
+    The sum is normalised, too. Baevski et al. 2022 ("data2vec") average layers in this way; their teacher is
+    the model's own moving average.
+    """
+    shape = [teacher.config.width]
+    total = torch.zeros((), device=ids.device)
+
+    def add(_block: nn.Module, _arguments: object, layer: Tensor) -> None:
+        nonlocal total
+        total = total + F.layer_norm(layer.float(), shape)
+
+    upper = teacher.blocks[teacher.config.num_layers // 2 :]
+    hooks = [block.register_forward_hook(add) for block in upper]
+    teacher(ids, mask, dtype)
+    for hook in hooks:
+        hook.remove()
+    return F.layer_norm(total, shape)

@@ -1,4 +1,4 @@
-"""The parts of blocks: linear map, feed-forward, layer norm, dropout and positions.
+"""The parts of models: linear map, feed-forward, layer norm, dropout of channels and words, and positions.
 
 Activations are fp32 or bf16. The weights stay in fp32, in which small updates are not lost. Each layer casts
 them to the type of its input. That is mixed precision (Micikevicius et al. 2018) without autocast, which
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from imdb_transformer.config import ModelConfig
 
+PADDING_INDEX = 0
 BASE = 10_000.0  # wavelengths range from 2π to 2π times this
 
 
@@ -73,6 +74,19 @@ class FeedForward(nn.Module):
         # As (BL, D): ReLU in place on a view would cost autograd copies.
         hidden = self.activation(self.expand(x.flatten(0, -2)))
         return self.contract(hidden).unflatten(0, x.shape[:-1])
+
+
+def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and mask -> (B, L'): each review without a random `share` of its tokens.
+
+    "Word dropout" (Iyyer et al. 2015, 3.1). The remaining tokens close up, so a dropped token costs no time.
+    """
+    length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
+    noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last
+    chosen = noise.argsort(1)[:, : length - int(length * share)]
+    stays = torch.arange(chosen.shape[1], device=ids.device) < num_tokens - (num_tokens * share).long()
+    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # in the review's order
+    return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
 
 
 def select(x: Tensor, rows: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ from imdb_transformer.data.imdb import UNKNOWN
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
 from imdb_transformer.model.classifier import Classifier, pool
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.language import LanguageModel, rounded_up
+from imdb_transformer.model.language import LanguageModel, rounded_up, teacher_features
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
@@ -128,7 +128,7 @@ def distillation(
     features, loss, num_correct, num_guessed = masked_guesses(model, batch, dtype, share)
     assert model.to_teacher is not None
     guesses = model.to_teacher(features).float()
-    errors = (guesses - teacher_features(teacher, batch, dtype)).square().mean(-1)  # (B, L)
+    errors = (guesses - teacher_features(teacher, batch.ids, batch.mask, dtype)).square().mean(-1)  # (B, L)
     feature_loss = (errors * batch.mask).sum()
     return {
         "loss": (loss / share + FEATURE_WEIGHT * feature_loss, batch.num_tokens),
@@ -136,21 +136,6 @@ def distillation(
         "masked_accuracy": (num_correct, num_guessed),
         "feature_loss": (feature_loss, batch.num_tokens),
     }
-
-
-@torch.no_grad()
-def teacher_features(teacher: Encoder, batch: Batch, dtype: torch.dtype) -> Tensor:
-    """(B, L, width of the teacher): the sum of the upper half of its layers, each normalised.
-
-    The sum is normalised, too. Baevski et al. 2022 ("data2vec") average layers in this way; their teacher is
-    the model's own moving average.
-    """
-    shape = [teacher.config.width]
-    total = torch.zeros((), device=batch.ids.device)
-    for number, layer in enumerate(teacher.layers(batch.ids, batch.mask, dtype)):
-        if number >= teacher.config.num_layers // 2:
-            total = total + F.layer_norm(layer.float(), shape)
-    return F.layer_norm(total, shape)
 
 
 def masked_guesses(

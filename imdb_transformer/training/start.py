@@ -9,6 +9,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import ConfigError, RunError, command_line, warn
+from imdb_transformer.model.compiled import CompiledForward, can_be_compiled
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
@@ -160,7 +161,7 @@ def compile_if_long(prepared: Prepared, num_processes: int) -> None:
     assert isinstance(encoder, Encoder)
     num_tokens = config.train.epochs * prepared.train.lengths.sum()
     is_long = prepared.hardware.device.type == "cuda" and num_tokens >= TOKENS_TO_COMPILE
-    if not (is_long and encoder.can_be_compiled):
+    if not (is_long and can_be_compiled(config.model)):
         return
     if problem := hardware.compiling_problem(prepared.hardware.device):
         warn(f"torch.compile does not work here ({problem}): training goes on without it, more slowly")
@@ -168,7 +169,7 @@ def compile_if_long(prepared: Prepared, num_processes: int) -> None:
     share = config.train.batch_tokens // num_processes
     share += config.tokenizer.max_length if num_processes > 1 else 0
     share += share // 9 if config.pretrain.objective == "contrastive" else 0
-    encoder.compile_blocks(share)
+    encoder.forward = CompiledForward(encoder, share)  # type: ignore[method-assign]
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:
