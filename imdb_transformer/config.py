@@ -38,7 +38,7 @@ class DataConfig(Section):
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or lacks its text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: train on all of it"""
+    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: learn it, too"""
 
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""
@@ -118,7 +118,7 @@ class TrainConfig(Section):
     optimizer: Literal["adamw", "muon"] = "muon"
     """`adamw`, or `muon` for the matrices of the blocks and AdamW for all else"""
     muon_lr_scale: PositiveFloat = 1.5
-    """Muon's learning rate as a share of the other parameters'"""
+    """Muon's learning rate divided by the other parameters'"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
     warmup_fraction: Fraction = 0.1

@@ -47,7 +47,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
-    """The config in a file (see `find`), with overrides, or one: `section.key=value` in TOML grammar.
+    """The config in a file (see `find`), with one override or several: `section.key=value` in TOML.
 
     Raises ConfigError, and TypeError for overrides that are not strings.
     """

@@ -69,9 +69,9 @@ def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") ->
     """The stored corpus of a source, imported if necessary. Raises DataError.
 
     A stored corpus is verified by hash. It is imported again if a local source has changed, or if the file of
-    a split is gone, except test if it is not in `needs`. The corpus with the content hash `known`, which
-    a run passes, is used even if its source has changed or is not found: an import keeps the corpus that it
-    replaces, under a name of its own. One of several processes imports.
+    a split is gone, except test if it is not in `needs`. A run passes the content hash `known`. That corpus
+    is used even if its source has changed or is gone: an import keeps the one that it replaces, under another
+    name. One of several processes imports.
     """
     folder, needs = corpus_folder(config), ("train", "validation", "unsupervised", *needs)
     for candidate in (folder, *(other_folders(config) if known else ())):

@@ -79,7 +79,7 @@ def save(predictions: Predictions) -> None:
 
 
 def measured(opened: run.Run, name: str) -> list[Evaluation]:
-    """The evaluations of a run's present `best`, oldest first, in files of a name such as `best-test`."""
+    """A run's evaluations of its current `best`, oldest first. `name` is a pattern such as `best-*`."""
     evaluations = []
     with suppress(RunError):  # there is no `best` yet
         meta = checkpoint.read_meta(opened.checkpoint("best"), tokenizer_hash=opened.info.tokenizer_hash)

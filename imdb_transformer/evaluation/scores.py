@@ -99,7 +99,7 @@ def score(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Score:
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, usual: float = 1.0) -> float:
     """The temperature that divides (N, C) logits for the least cross-entropy (Guo et al. 2017, section 4.2).
 
-    By a normal prior of its logarithm, a few reviews leave it near `usual`, and hundreds decide it. If every
+    A normal prior on its logarithm keeps it near `usual`, unless there are hundreds of reviews. If every
     prediction is correct, it is `usual`: the best would be zero, and the first error would cost all.
     """
     if bool((logits.argmax(1) == labels).all()):

@@ -126,7 +126,7 @@ class ExportedModel:
         self.classes, self.step, self.temperature = about.run.classes, about.step, about.temperature
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least, less a constant of each text."""
+        """(N, C) logits of one or more texts, each up to a constant."""
         reviews = self.tokenizer.encode(texts)
         batches = length_batches(np.array([len(review) for review in reviews]))
         rows = [

@@ -83,7 +83,7 @@ class LinearModel:
         checkpoint.save(folder, step=0, counters={}, model=arrays, tokenizer_hash=opened.info.tokenizer_hash)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least."""
+        """(N, C) logits of one or more texts."""
         starts = range(0, len(texts), PART)
         parts = (texts[i : i + PART] for i in tracked(starts, "predicting, part", len(starts)))
         products = [self._vectorizer.transform(part) @ self.weights.T for part in parts]

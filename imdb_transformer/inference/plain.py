@@ -59,7 +59,7 @@ class PlainModel:
             raise RunError(f"{folder} does not fit its run: the number of blocks is {depths}.")
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least."""
+        """(N, C) logits of one or more texts."""
         reviews = self.tokenizer.encode(texts)
         rows = [plain.logits(ids.astype(np.int64), self.weights, self.config) for ids in reviews]
         return np.stack(rows).astype(np.float32)

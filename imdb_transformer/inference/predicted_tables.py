@@ -157,7 +157,7 @@ def _finite(value: Any) -> Any:
 def describe_call(
     predictor: Predictor, input_file: Path, column: str, encoding: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything that the predictions of a file depend on, but for rows that are left out.
+    """Everything that the predictions of a file depend on, except `--bad-rows`.
 
     Resuming reads the whole file again, and so meets a bad row again.
     """

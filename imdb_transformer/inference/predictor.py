@@ -34,7 +34,7 @@ class Model(Protocol):
     precision: str  # `bf16` or `fp32`; predictions differ a little between the two
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least."""
+        """(N, C) logits of one or more texts."""
 
 
 class Prediction(NamedTuple):

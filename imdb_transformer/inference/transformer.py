@@ -50,13 +50,13 @@ class TransformerModel:
         self.classifier.to(self.hardware.device).eval()
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, C) logits of texts, one at least."""
+        """(N, C) logits of one or more texts."""
         return logits_of(self.classifier, self.tokenizer.encode(texts), self.hardware)
 
 
 @torch.inference_mode()
 def logits_of(model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
-    """(N, C) logits of encoded reviews, one at least, computed in batches of like length.
+    """(N, C) logits of one or more encoded reviews, computed in batches of like length.
 
     It leaves the model in evaluation mode.
     """

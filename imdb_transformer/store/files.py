@@ -92,7 +92,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def check_writable(option: str, path: Path, endings: Sequence[str]) -> None:
-    """Raises ConfigError if an option names what is not a file to be written, with one of the endings.
+    """Raises ConfigError unless an option names an ordinary file, old or new, with one of the endings.
 
     `whole_file` would replace a pipe or a device. Raises OSError if the folder cannot be written.
     """

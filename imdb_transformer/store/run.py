@@ -82,7 +82,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     pruned: bool = False
     """whether `last` and `previous` were deleted, to save space"""
     counters: dict[str, Any] | None = None
-    """those of the last step, if there is no `last` that has them: in a pruned run, and in a linear one"""
+    """those of the last step, for runs without a checkpoint `last`: pruned runs and linear ones"""
 
 
 class Run(NamedTuple):

@@ -63,7 +63,7 @@ class Estimate(BaseModel):
     """of an encoder's run before (`adapt.py`), which is in `flops`, the two memories and `seconds`"""
 
     def after(self, other: "Estimate", epochs: int) -> "Estimate":
-        """The cost with that of an encoder's run before, of this number of epochs."""
+        """The cost including an encoder's run before, which has `epochs` epochs."""
         return self.model_copy(update={
             "adapt_epochs": epochs, "flops": self.flops + other.flops,
             "seconds": self.seconds + other.seconds,

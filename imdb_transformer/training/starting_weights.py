@@ -155,7 +155,7 @@ def check_same_teacher(opened: run.Run) -> None:
 
 
 def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
-    """The config with the run to start from instead of `auto`, and how far training may leave its weights.
+    """Replaces `auto` by the run to start from, and may raise dropout and `first_share`.
 
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
