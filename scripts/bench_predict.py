@@ -90,7 +90,7 @@ def make_ours(path: Path, *, full_attention: bool) -> contest.Variants:
     predictor = Predictor.load(path)
     if full_attention:
         attend_fully(predictor)
-    return {f"{OUR_BATCH_TOKENS:,} tokens": lambda texts: list(predictor(texts))}
+    return {f"{OUR_BATCH_TOKENS['cpu']:,} tokens": lambda texts: list(predictor(texts))}
 
 
 def attend_fully(predictor: Predictor) -> None:

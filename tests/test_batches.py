@@ -2,15 +2,12 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imdb_transformer.config import Config, TrainConfig
-from imdb_transformer.data.batches import PADDING_MULTIPLE, in_order, length_batches, pad
+from imdb_transformer.data.batches import BATCH_TOKENS, PADDING_MULTIPLE, in_order, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
-from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.transformer import batches_for
 from imdb_transformer.training.plan import epoch_batches, make_plan
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
@@ -67,8 +64,7 @@ def test_pad_rounds_short_lengths_up_to_multiples_of_4_and_others_of_16(longest:
 def test_a_gpu_predicts_in_larger_batches() -> None:
     lengths = np.full(100, 1024)
     for device, num_reviews in (("cpu", 4), ("cuda", 64)):
-        hardware = Hardware(torch.device(device), torch.float32)
-        assert len(batches_for(hardware, lengths)[0]) == num_reviews
+        assert len(length_batches(lengths, batch_tokens=BATCH_TOKENS[device])[0]) == num_reviews
 
 
 @given(LENGTHS, st.integers(1, 3000))

@@ -16,7 +16,8 @@ Lengths = TypeVar("Lengths", int, NDArray[np.int64])
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
 SHORT, SHORT_MULTIPLE = 64, 4  # with multiples of 16, padding would be almost half of a batch of short texts
-BATCH_TOKENS = 4096  # of a batch in prediction, padding included: its activations fit into the cache
+# Of a batch in prediction, with padding. On a CPU its activations fit into the cache. A GPU needs more.
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 
 
 def padded(lengths: Lengths, multiple: int = PADDING_MULTIPLE) -> Lengths:
@@ -53,7 +54,7 @@ def pad(reviews: Sequence[EncodedReview], *, multiple: int = 0) -> NDArray[np.in
 
 
 def length_batches(
-    lengths: NDArray[np.int64], *, batch_tokens: int = BATCH_TOKENS, multiple: int = PADDING_MULTIPLE,
+    lengths: NDArray[np.int64], *, batch_tokens: int = BATCH_TOKENS["cpu"], multiple: int = PADDING_MULTIPLE,
     sort_by: NDArray[Any] | None = None,
 ) -> list[NDArray[np.int64]]:  # fmt: skip
     """Indices of reviews in batches of like length, longest first.

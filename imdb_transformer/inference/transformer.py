@@ -22,8 +22,6 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
 
-GPU_BATCH_TOKENS = 65_536  # a GPU needs large batches to be busy
-
 
 class TransformerModel:
     """The classifier of a checkpoint, with the tokenizer of its run."""
@@ -60,19 +58,14 @@ def logits_of(model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hard
 
     It leaves the model in evaluation mode.
     """
-    batches = batches_for(hardware, np.array([len(review) for review in reviews]))
+    lengths = np.array([len(review) for review in reviews])
+    batches = length_batches(lengths, batch_tokens=BATCH_TOKENS[hardware.device.type])
     model.eval()
     rows = []
     for indices in tracked(batches, "predicting, batch", len(batches)):
         ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
         rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
-
-
-def batches_for(hardware: Hardware, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The indices of reviews with these lengths, in batches for prediction."""
-    on_gpu = hardware.device.type == "cuda"
-    return length_batches(lengths, batch_tokens=GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS)
 
 
 class CalibratedClassifier(nn.Module):

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from imdb_transformer.config import Config, TrainConfig
+from imdb_transformer.data.batches import BATCH_TOKENS, length_batches
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import write
-from imdb_transformer.inference.transformer import batches_for, logits_of
+from imdb_transformer.inference.transformer import logits_of
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
@@ -177,7 +178,7 @@ def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardw
     generator = torch.Generator(hardware.device).manual_seed(0)
     loss, num_correct, num_guessed = 0.0, 0, 0
     model.eval()
-    for indices in batches_for(hardware, split.lengths):
+    for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS[hardware.device.type]):
         batch = get_batch(split, indices, hardware)
         guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
         sums = model.full_loss(*guesses)
