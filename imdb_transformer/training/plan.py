@@ -15,6 +15,7 @@ from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.store import run
 
 Indices = NDArray[np.int64]
 
@@ -23,6 +24,7 @@ MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the revie
 MIN_TOKENS, MAX_TOKENS = 512, 8192
 # Steps of a training, and the fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
 FROM_NOTHING, FROM_ENCODER, WITH_DROPOUT = (1000, 2, 20), (1000, 2, 8), (1700, 2, 20)
+KNOWS_OPINIONS = (1700, 2, 8)  # from `imdb`, with dropout
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 MAX_EVALS = 10  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
@@ -73,7 +75,8 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 def _length_of_training(config: Config, *, knows_text: bool) -> tuple[int, int, int]:
     """Steps, and the fewest and most epochs."""
     if config.model.dropout:
-        return WITH_DROPOUT
+        from_imdb = config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER))
+        return KNOWS_OPINIONS if from_imdb else WITH_DROPOUT
     if not config.train.init_from:
         return FROM_NOTHING
     return KNOWS_TEXT if knows_text else FROM_ENCODER

@@ -42,7 +42,7 @@ from imdb_transformer.training import starting_weights
 from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32] | None
-FEW_REVIEWS = 100  # of validation; with fewer, a warning is given
+FEW_IN_VALIDATION = 100  # with fewer reviews, a warning is given
 NO_STARS = "none of these reviews has a star rating of IMDB to learn: train.star_weight is 0 in this run"
 
 
@@ -226,7 +226,7 @@ def _prepared(
         teacher = starting_weights.load_teacher(teachers[0]).to(hardware.device) if teachers else None
         model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces, teacher=teacher)
     else:
-        if validation is not None and (num_reviews := len(validation.lengths)) < FEW_REVIEWS:
+        if validation is not None and (num_reviews := len(validation.lengths)) < FEW_IN_VALIDATION:
             points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
             warn(f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off")
         if soft is not None:

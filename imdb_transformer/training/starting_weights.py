@@ -160,9 +160,9 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     The run is `imdb-encoder` for pretraining, and for reviews that include one whose label `imdb` learnt. For
     others a probe decides: `imdb` also learnt IMDB's labels, and forgot some of the text that `imdb-encoder`
     knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
-    (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short, because
-    sentences are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder. If
-    they are also few, the average of the weights keeps a share of the first weights.
+    (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short or few,
+    because they are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder.
+    If they are few, and short or new, the average of the weights keeps a share of the first weights.
     """
     if config.train.init_from != run.AUTO:
         return config
@@ -175,11 +175,12 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled
-        is_short = np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
-        if is_short or chosen != labelled:
+        is_new_or_short = chosen != labelled or np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
+        is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
+        if is_new_or_short or is_few:
             dropout = max(dropout, DROPOUT)
-            if (num_reviews := len(rows.texts)) < FEW_REVIEWS:
-                first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
+        if is_new_or_short and is_few:
+            first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
     config = config.replaced("train", init_from=str(chosen), first_share=first_share)
     return config.replaced("model", dropout=dropout)
 
