@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pyarrow import parquet
 
 from imdb_transformer.errors import USER_ERRORS
+from imdb_transformer.store.metrics import EVENTS
 from scripts.forked import Ended, Outcome, Place, must, run, stopping
 from tests import fuzz
 
@@ -166,7 +167,10 @@ def corruption(place: Place, count: int) -> Outcome:
     must(run(place, *asked), 0)
     generator, failures, cases = random.Random(2), [], 0
     for number, path in enumerate(sorted([*trained.rglob("*"), *(place.folder / "data").rglob("*")])):
-        unread = ("metrics.jsonl", "environment.json", "report.html", "yardstick.json", "test.parquet")
+        unread = (
+            "metrics.jsonl", "environment.json", "report.html", "yardstick.json", "test.parquet",
+            Path(EVENTS).name,
+        )  # fmt: skip
         if not path.is_file() or path.name in unread or "previous" in path.parts:
             continue
         name = path.relative_to(place.folder)
