@@ -38,7 +38,7 @@ class DataConfig(Section):
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or lacks its text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: learn it, too"""
+    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: train on it, too"""
 
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""

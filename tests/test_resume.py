@@ -6,6 +6,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -78,10 +80,14 @@ def test_tensorboard_reads_the_numbers_of_the_metrics_of_a_resumed_run(tiny: Tin
     ]
 
 
-def test_without_tensorboard_a_run_writes_its_metrics_alone(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [ImportError, TypeError, RuntimeError])
+def test_with_a_missing_or_broken_tensorboard_a_run_writes_its_metrics_alone(
+    tiny: Tiny, tmp_path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    """A protobuf that does not fit raises TypeError or an error of its own."""
+    broken = ModuleType("broken")
+    monkeypatch.setattr(broken, "__getattr__", Mock(side_effect=error), raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", broken)
     folder = train(tiny("train.epochs=1"), tmp_path / "run").folder
     assert metrics.read(folder)
     assert not (folder / metrics.EVENTS).parent.exists()

@@ -23,7 +23,7 @@ RUN_HELP = (
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **options.takes_run("encoder"))]
 THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
-EACH_HELP = "Show the probability of each class. JSON always does, a page never."
+EACH_HELP = "Show the probability of each class. JSON always shows them, a page never does."
 METHOD_HELP = "How --explain finds the words: max-pooling or gradients."
 Layer = Annotated[int | None, _why(metavar="N", help="Layer of --attention, from 1.  [default: the last]")]
 Head = Annotated[int, _why(metavar="N", help="Head of --attention, from 1.")]

@@ -51,7 +51,7 @@ def splits_in_name(path: Path) -> set[str]:
 
 
 def has_no_train(folder: Path) -> bool:
-    """Whether file names in a folder say test or no split, and none says train or validation."""
+    """Whether a folder has files named for test, or for no split, and none for train or validation."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
     splits = {split_of(name) for name in names if name.suffix != ".md"}
     says_nothing = "" in splits and not has_card(folder)
@@ -61,8 +61,8 @@ def has_no_train(folder: Path) -> bool:
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     """The tables of each split. Under "" are those whose paths say no split, or several.
 
-    Beside `test.csv`, `test-old.csv` has no split. Beside `train.csv`, longer names have none. If the folder
-    itself has `train.csv`, or only tables that say no split, the tables in its subfolders are left out.
+    Beside `test.csv`, `test-old.csv` has no split. Beside `train.csv`, no such longer name has one. If the
+    folder itself has `train.csv`, or only tables that say no split, the tables of subfolders are left out.
     """
     names = [Path(name) for name, _ in files_below(folder, data_dir) if is_read(Path(name))]
     top = [name for name in names if len(name.parts) == 1]
@@ -108,8 +108,8 @@ def split_of(name: Path) -> str:
 def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Each file below a folder: its path from there, and its status. Links are followed.
 
-    Hidden files and folders, stored corpora, runs and the caches in `data_dir` are left out. `data_dir` may
-    be the folder or in it. A link to a folder below is left out, too: its target is there.
+    Hidden files and folders, stored corpora, runs and imdb-tx's folders in `data_dir` are left out. The last
+    may be the folder or in it. A link to a folder below is left out, too: its target is there.
     """
     store, root, seen = os.path.realpath(data_dir), os.path.realpath(folder), set()
     for place, folder_names, file_names in os.walk(folder, followlinks=True):

@@ -225,7 +225,9 @@ def teacher_features(teacher: Encoder, ids: Tensor, mask: Tensor, dtype: torch.d
 
     upper = teacher.blocks[teacher.config.num_layers // 2 :]
     hooks = [block.register_forward_hook(add) for block in upper]
-    teacher(ids, mask, dtype)
-    for hook in hooks:
-        hook.remove()
+    try:
+        teacher(ids, mask, dtype)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return F.layer_norm(total, shape)

@@ -56,11 +56,11 @@ def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
-    except (ImportError, TypeError):  # the latter from a protobuf that does not fit it
+    except Exception:  # it is missing, or does not fit protobuf: TypeError, or protobuf's VersionError
         return
     path = folder / EVENTS
     path.parent.mkdir(exist_ok=True)
-    with path.open("ab") as file:
+    with errors_name(path), path.open("ab") as file:
         for line in lines:
             scores = {f"validation/{name}": score for name, score in line.get("validation", {}).items()}
             numbers = {

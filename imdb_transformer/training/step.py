@@ -132,8 +132,7 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float) -> None:
 def _decay_of(config: TrainConfig, step: int, num_steps: int) -> float:
     """The decay of the average in a step. It is smaller early on, because the first weights are usually bad.
 
-    With `first_share` they are good, and keep this share to the end, or what `ema_decay` leaves if that is
-    more.
+    With `first_share` they are good, and keep this share at the end, or more if `ema_decay` leaves more.
     """
     if config.first_share:
         return max(config.ema_decay, config.first_share ** (1 / num_steps))

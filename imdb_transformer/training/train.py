@@ -51,7 +51,7 @@ class TrainingResult(BaseModel):
 def train(
     config: Config | None, folder: Folder, *, teachers: Folder | Sequence[Folder] = (), resume: bool = False
 ) -> TrainingResult:
-    """Trains a classifier to its end, silently. `imdb-tx train` adds its progress and `report.html`.
+    """Trains a classifier to its end, silently. `imdb-tx train` also shows progress and writes `report.html`.
 
     See `trainings` and `training_steps` for the options and the errors.
     """
