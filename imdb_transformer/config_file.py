@@ -19,7 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from imdb_transformer.config import Config
-from imdb_transformer.errors import ConfigError, reason_of
+from imdb_transformer.errors import ConfigError, reason_of, shortened
 
 # A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
@@ -61,7 +61,7 @@ def parse(tree: dict[str, Any], overrides: Iterable[str] = (), *, origin: str) -
     """The config in nested dicts, with overrides applied; `origin` names it in messages."""
     overridden, set_by = copy.deepcopy(tree), {}
     for override in overrides:
-        set_by[_apply(overridden, override)] = f"--set {_shortened(override)}"
+        set_by[_apply(overridden, override)] = f"--set {shortened(override, 80)}"
     lines, in_file = [], _problems(tree)
     for sentence, where in _problems(overridden).items():
         # If a section or the whole config is wrong, all overrides in it may be to blame.
@@ -184,13 +184,9 @@ def _shown(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = 80
     try:
-        return _shortened(short.repr(value))
+        return shortened(short.repr(value), 80)
     except ValueError:  # Python writes no number of more than 4,300 digits
         return "a number of thousands of digits"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _sentence(problem: Any) -> str:

@@ -5,6 +5,7 @@ below. Every message is a sentence that says what is wrong, where, and what woul
 """
 
 import inspect
+import re
 import shlex
 import warnings
 
@@ -73,6 +74,26 @@ USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, I
 def reason_of(error: BaseException, length: int = 250) -> str:
     """A library's message in one line, without a full stop at the end."""
     return " ".join(str(error).split())[:length].rstrip(". ")
+
+
+def one_line(text: str) -> str:
+    """
+    >>> one_line("two\\nlines\\tand a tab")
+    'two lines and a tab'
+    """
+    return re.sub(r"\s", " ", text)
+
+
+def shortened(text: str, length: int) -> str:
+    """The text in one line, cut at the end of a word if it is longer than `length` characters.
+
+    >>> shortened("a long and winding review", 15)
+    'a long and…'
+    """
+    text = one_line(text[: length + 1])  # the rest may be long
+    if len(text) <= length:
+        return text
+    return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"
 
 
 def command_line(*words: object) -> str:

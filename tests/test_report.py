@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from imdb_transformer.config import Config
-from imdb_transformer.errors import Interrupted
+from imdb_transformer.errors import Interrupted, shortened
 from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
 from imdb_transformer.report.evaluations import class_table, evaluation_tables
-from imdb_transformer.report.layout import html_table, shortened
+from imdb_transformer.report.layout import html_table
 from imdb_transformer.report.pages import with_page, write_evaluation
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from imdb_transformer.errors import one_line
+
 Row = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
 LONG_HEADING = 16  # characters of a heading that may be broken
@@ -83,26 +85,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def one_line(text: str) -> str:
-    """
-    >>> one_line("two\\nlines\\tand a tab")
-    'two lines and a tab'
-    """
-    return re.sub(r"\s", " ", text)
-
-
-def shortened(text: str, length: int) -> str:
-    """The text in one line, cut at the end of a word if it is longer than `length` characters.
-
-    >>> shortened("a long and winding review", 15)
-    'a long and…'
-    """
-    text = one_line(text[: length + 1])  # the rest may be long
-    if len(text) <= length:
-        return text
-    return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"
 
 
 def write_page(path: Path, title: str, sections: Sequence[str], *, refresh_seconds: int = 0) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from imdb_transformer import config_file
 from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.errors import shortened
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import Predictions
@@ -17,7 +18,7 @@ from imdb_transformer.evaluation.scores import Evaluation
 from imdb_transformer.inference.explanation import explain
 from imdb_transformer.inference.transformer import TransformerModel
 from imdb_transformer.report import evaluations, figures, summaries
-from imdb_transformer.report.layout import duration, folded, html_table, percent, shortened, tiles, write_page
+from imdb_transformer.report.layout import duration, folded, html_table, percent, tiles, write_page
 from imdb_transformer.report.reviews import marked_words, with_breaks
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training.loop import Update

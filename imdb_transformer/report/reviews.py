@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imdb_transformer.report.layout import one_line, read_asset, shortened, write_page
+from imdb_transformer.errors import one_line, shortened
+from imdb_transformer.report.layout import read_asset, write_page
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules, which only the types need

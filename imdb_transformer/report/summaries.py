@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imdb_transformer.errors import RunError, command_line
-from imdb_transformer.report.layout import duration, markdown_table, one_line, percent, text_table
+from imdb_transformer.errors import RunError, command_line, one_line
+from imdb_transformer.report.layout import duration, markdown_table, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.config import TokenizerConfig, TrainConfig
