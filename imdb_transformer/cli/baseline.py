@@ -19,7 +19,7 @@ def baseline(
     label_column: options.LabelColumn = None,
     encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
-    config: options.Config = "base.toml",
+    config: options.ConfigName = "base.toml",
     overrides: options.Overrides = None,
     kind: Annotated[Weighting, typer.Option(metavar="nb|tfidf", help=KIND_HELP)] = "nb",
     run_dir: options.RunDir = None,

@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from imdb_transformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imdb_transformer.config import Config as LoadedConfig
+    from imdb_transformer.config import Config
 
 TABLE, SPECIAL = "A file of reviews", "Other"
 RUNS = Path("runs")
@@ -174,9 +174,9 @@ def takes_run(*refused: str, shipped: bool = True) -> Any:
 
 _config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)
 CONFIG_HELP = "A config: a file, or a name in the package."
-Config = Annotated[str, _config(help=CONFIG_HELP)]
+ConfigName = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
-NamedConfig = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
+OptionalConfigName = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]
 SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
 _set = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys)
 Overrides = Annotated[list[str] | None, _set]
@@ -216,7 +216,7 @@ def load(
     name: str, overrides: list[str] | None, source: str | None, text_column: str | None,
     label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: str | None = None,
     data_dir: str | None = None,
-) -> "LoadedConfig":  # fmt: skip
+) -> "Config":  # fmt: skip
     """A config with the keys that a command's own options stand for, and then with those of --set."""
     from imdb_transformer import config_file  # with pydantic, which --help does not need
 

@@ -21,7 +21,7 @@ def pretrain(
     label_column: options.LabelColumn = None,
     encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
-    config: options.Config = "pretrain.toml",
+    config: options.ConfigName = "pretrain.toml",
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,

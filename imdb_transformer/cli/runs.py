@@ -9,14 +9,14 @@ import typer
 from imdb_transformer.cli import options, screen
 from imdb_transformer.errors import ConfigError
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
+RunsFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the runs.")]
 PRUNE_HELP = "Delete the checkpoints last and previous of finished runs."
 Prune = Annotated[bool, typer.Option("--prune", help=PRUNE_HELP)]
 
 
 @options.for_trained_runs("""imdb-tx runs
 imdb-tx runs --prune""")
-def runs(folder: Folder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
+def runs(folder: RunsFolder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 
     Pruned runs can still predict and be evaluated. They cannot be trained further.

@@ -14,7 +14,7 @@ def tokenize(
     label_column: options.LabelColumn = None,
     encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
-    config: options.NamedConfig = None,
+    config: options.OptionalConfigName = None,
     overrides: options.Overrides = None,
     as_json: options.Json = False,
 ) -> None:

@@ -36,7 +36,7 @@ def train(
     label_column: options.LabelColumn = None,
     encoding: options.Encoding = None,
     bad_rows: options.OnBadRows = None,
-    config: options.NamedConfig = None,
+    config: options.OptionalConfigName = None,
     overrides: options.Overrides = None,
     run_dir: options.RunDir = None,
     resume: options.Resume = None,

@@ -27,7 +27,7 @@ from imdb_transformer.data.reviews import (
     refuse,
 )
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.data.tables import Block
+from imdb_transformer.data.tables import NumberedRows
 from imdb_transformer.errors import DataError, EmptyError, reason_of, warn
 
 HUB_NAME = "stanfordnlp/imdb"
@@ -150,7 +150,7 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 
 def _labelled_texts(
-    blocks: Iterable[Block], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
+    blocks: Iterable[NumberedRows], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
     bad_row: Report, former_names: list[str] | None = None,
 ) -> list[LabelledText]:  # fmt: skip
     """The texts of a table with their labels and places. If there are no labels, they are None.

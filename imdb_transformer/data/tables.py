@@ -31,7 +31,7 @@ ROWS_AT_ONCE = 100  # of Parquet, whose rows may be of any size
 NUM_REPORTED = 10  # bad rows that are left out
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # pyarrow cannot filter views
 
-Block = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
+NumberedRows = tuple[pa.RecordBatch, Sequence[int]]  # rows and their numbers
 
 
 def suffix_of(path: Path) -> str:
@@ -53,7 +53,7 @@ def place(origin: Path | str) -> str:
 def open_table(
     path: Path, wanted: Mapping[str, str], *, encoding: str = "utf-8", bad_row: Report = refuse,
     file: BinaryIO | None = None, keeps_all: bool = True,
-) -> tuple[pa.Schema, Iterator[Block]]:  # fmt: skip
+) -> tuple[pa.Schema, Iterator[NumberedRows]]:  # fmt: skip
     """Columns and rows of a file, a block at a time. Raises ConfigError and DataError.
 
     `wanted` has the required columns, each with the option that names another. If a file is not named like a
@@ -145,7 +145,7 @@ def _size_of(row: rows.Row) -> int:
     return sum(map(len, map(str, row[1].values())))
 
 
-def _as_block(part: list[rows.Row], schema: pa.Schema) -> Block:
+def _as_block(part: list[rows.Row], schema: pa.Schema) -> NumberedRows:
     """The rows in the columns of a schema. Raises ValueError if a column cannot keep its values."""
     names = set(schema.names)
     for _, cells in part:
@@ -211,9 +211,9 @@ def class_names(schema: pa.Schema, column: str) -> list[str] | None:
 
 
 def with_text(
-    blocks: Iterable[Block], column: str, origin: Path | str, *,
+    blocks: Iterable[NumberedRows], column: str, origin: Path | str, *,
     bad_row: Report = refuse, may_be_blank: bool,
-) -> Iterator[Block]:  # fmt: skip
+) -> Iterator[NumberedRows]:  # fmt: skip
     """The rows with a text of at most `MAX_REVIEW_BYTES`. `bad_row` is called for the others."""
     from pyarrow import compute
 

@@ -20,11 +20,11 @@ from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import Accuracy, ClassScore, Evaluation
 from imdb_transformer.report import summaries
-from imdb_transformer.report.layout import Row, markdown_table, markdown_text, percent, read_asset, text_table
+from imdb_transformer.report.layout import markdown_table, markdown_text, percent, read_asset, text_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
 
-Table = tuple[Sequence[str], Sequence[Row]]  # header, rows
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]  # header, rows
 
 
 def as_text(tables: Sequence[Table]) -> str:

@@ -15,7 +15,7 @@ from imdb_transformer.report.charts import Curve
 NUM_MEANS = 50  # points of a training curve, each the mean of a fiftieth of the steps
 NUM_POINTS = 200  # of a ROC curve; more make no visible difference
 
-Metrics = Sequence[dict[str, Any]]
+MetricsLines = Sequence[dict[str, Any]]
 
 
 def grid(figures: Iterable[str]) -> str:
@@ -37,7 +37,7 @@ def _figure(title: str, description: str, drawn: Sequence[Curve], svg: str) -> s
     )
 
 
-def losses(by_run: Mapping[str, Metrics]) -> str:
+def losses(by_run: Mapping[str, MetricsLines]) -> str:
     """Loss of each run against the step, in training and on validation."""
     drawn, texts = [], []
     alone = len(by_run) == 1
@@ -61,7 +61,7 @@ def losses(by_run: Mapping[str, Metrics]) -> str:
     return _figure("Loss", f"Training: {', '.join(texts)}.{kinds}", legend, svg)
 
 
-def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None = None) -> str:
+def accuracies(by_run: Mapping[str, MetricsLines], levels: Mapping[str, float] | None = None) -> str:
     """Validation accuracy of each run against the step; empty if no run was validated.
 
     A run without steps, such as a linear model, is a dashed line at its accuracy in `levels`.
@@ -88,7 +88,7 @@ def accuracies(by_run: Mapping[str, Metrics], levels: Mapping[str, float] | None
     return _figure("Validation accuracy", description, drawn, svg)
 
 
-def logged_curve(metrics: Metrics, key: str, title: str) -> str:
+def logged_curve(metrics: MetricsLines, key: str, title: str) -> str:
     """A number that each step logs, such as the learning rate, against the step."""
     points = binned_means([(line["step"], line[key]) for line in metrics if key in line])
     if not points:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from imdb_transformer.errors import one_line
 
-Row = Sequence[object]
+TableRow = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
 LONG_HEADING = 16  # characters of a heading that may be broken
 PAGE_ENDINGS = (".html", ".htm")
 
 
-def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
+def text_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
     """Aligned columns: text to the left, numbers to the right.
 
     >>> print(text_table(["split", "rows"], [["train", 25000], ["test", 9]]))
@@ -30,7 +30,7 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in cells)
 
 
-def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
+def html_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
     """A table for a page. The first cell of each row is its heading."""
     texts = [[cell_text(value) for value in row] for row in rows]
     columns = range(1, len(header))
@@ -50,7 +50,7 @@ def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
     return f'<div class="scroll"><table>{table}</table></div>'
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Row]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
     """A table for Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(markdown_text(cell_text(cell)) for cell in line)} |" for line in lines)
