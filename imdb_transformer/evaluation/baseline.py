@@ -12,7 +12,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.evaluation import scores
-from imdb_transformer.evaluation.compare import pair_of
+from imdb_transformer.evaluation.compare import NORMAL_95, pair_of
 from imdb_transformer.evaluation.evaluate import evaluate, measured, predict_split, save, validation_logits
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
@@ -22,7 +22,6 @@ from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
 MIN_COMPARED = 20  # reviews; fewer say nothing about the mean of two models
-NORMAL_95 = 1.96  # standard errors on each side of a 95% interval
 
 
 class Baseline(BaseModel):
@@ -103,9 +102,9 @@ def conclude(opened: run.Run) -> run.Run:
     evaluations, the model card and the exported file: they are of an earlier checkpoint or temperature.
     Returns the run.
     """
-    former = [opened.folder / name for name in (run.CARD, "model.onnx")]
-    for path in [*(opened.folder / "evaluation").glob("best-*"), *former]:
-        path.unlink(missing_ok=True)
+    for pattern in ("evaluation/*", run.CARD, "model*.onnx"):
+        for path in filter(Path.is_file, opened.folder.glob(pattern)):
+            path.unlink()
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
