@@ -106,4 +106,10 @@ def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) 
         return pa.struct([field.with_type(with_leaves(field.type, replaced)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(with_leaves(kind.value_type, replaced))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(with_leaves(kind.value_type, replaced))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(with_leaves(kind.value_type, replaced), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(*(with_leaves(each, replaced) for each in (kind.key_type, kind.item_type)))
     return replaced.get(kind, kind)
