@@ -73,9 +73,40 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     assert [(row["n"], row["m"]) for row in rows] == [(None, [None]), (1.5, [2.0])]
 
 
-def test_a_categorical_column_may_be_the_text_and_lists_may_hold_views(tmp_path: Path) -> None:
+def test_a_value_that_a_format_does_not_have_is_refused_before_its_part_is_predicted(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    table = pa.table(
+        {"text": ["good", "bad"], "at": pa.array([0, 400_000_000_000_000_000], pa.timestamp("us"))}
+    )
+    schema = predicted_tables.output_schema(table.schema)
+    for suffix in (".jsonl", ".csv", ".parquet"):
+        output = tmp_path / f"out{suffix}"
+        written = predicted_tables.write_predictions(
+            predictor, [table], table.schema, "text", output, {}, resume=False
+        )
+        if suffix == ".jsonl":
+            with pytest.raises(DataError, match=r"\.jsonl cannot hold a value \(.*\); write \.parquet"):
+                list(written)
+        else:
+            assert list(written) == [(True, 2)]
+            assert read_table(output).schema.names == schema.names
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.string_view()),
+        pa.large_list(pa.string_view()),
+        pa.list_(pa.string_view(), 1),
+    ],
+    ids=str,
+)
+def test_a_categorical_column_may_be_the_text_and_lists_may_hold_views(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
     texts = pa.array(["good", "bad", "good"]).dictionary_encode()
-    lists = pa.array([["x"], None, ["y"]], pa.list_(pa.string_view()))
+    lists = pa.array([["x"], None, ["y"]], kind)
     pq.write_table(pa.table({"text": texts, "tags": lists}), tmp_path / "r.parquet")
     _, parts = predicted_tables.open_reviews(tmp_path / "r.parquet", "text")
     table = pa.concat_tables(parts)

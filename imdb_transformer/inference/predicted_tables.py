@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ from imdb_transformer import __version__
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import Report, refuse
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.errors import ConfigError, DataError, reason_of
 from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
 from imdb_transformer.store.files import check_writable, whole_file, write_whole
 from imdb_transformer.store.locks import locked
@@ -76,14 +76,10 @@ def _can_hold(suffix: str, kind: pa.DataType) -> bool:
     """Whether a format has values of this type. Only Parquet has bytes."""
     if suffix != ".parquet" and _has_bytes(kind):
         return False
-    if suffix == ".jsonl":
+    with suppress(DataError):
+        check_values(pa.schema([("", kind)]).empty_table(), suffix)
         return True
-    write = parquet.write_table if suffix == ".parquet" else csv.write_csv
-    try:
-        write(pa.schema([("", kind)]).empty_table(), pa.BufferOutputStream())
-    except pa.ArrowException:
-        return False
-    return True
+    return False
 
 
 def _has_bytes(kind: pa.DataType) -> bool:
@@ -145,6 +141,18 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
             yield writer.write_table
 
 
+def check_values(part: pa.Table, suffix: str) -> None:
+    """Raises DataError if a format cannot hold a value, such as a date after the year 9999 in JSON."""
+    try:
+        if suffix == ".jsonl":
+            part.to_pylist()
+        else:
+            write = parquet.write_table if suffix == ".parquet" else csv.write_csv
+            write(part, pa.BufferOutputStream())
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise DataError(f"{suffix} cannot hold a value ({reason_of(error)}); write .parquet.") from None
+
+
 def _finite(value: Any) -> Any:
     """The value with null in place of NaN and infinite numbers, which JSON does not have."""
     if isinstance(value, dict):
@@ -157,10 +165,7 @@ def _finite(value: Any) -> Any:
 def describe_call(
     predictor: Predictor, input_file: Path, column: str, encoding: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything that the predictions of a file depend on, except `--bad-rows`.
-
-    Resuming reads the whole file again, and so meets a bad row again.
-    """
+    """All that the predictions of a file depend on, except `--bad-rows`: resuming meets a bad row again."""
     status = input_file.stat() if input_file.is_file() else None
     return {
         "input": [str(input_file.resolve()), *([status.st_size, status.st_mtime_ns] if status else [])],
@@ -194,6 +199,7 @@ def write_predictions(
         for i, part in enumerate(parts):
             paths.append(folder / f"{i:06}.arrow")
             if is_new := not paths[-1].exists():
+                check_values(part, output.suffix.lower())  # now, not when all is predicted
                 predictions = list(predictor(part.column(column).to_pylist()))
                 with whole_file(paths[-1]) as temporary:
                     table = with_predictions(part, predictions, out, classes)
