@@ -291,9 +291,21 @@ def test_a_training_with_a_rare_class_ends_with_the_scores_of_each_class(tiny: T
     assert ">support</th>" in write_training(uneven.folder, 1).read_text()
 
 
+def test_macro_f1_leaves_out_a_class_that_validation_lacks(tiny: Tiny, tmp_path: Path) -> None:
+    texts = [f"{('a good film', 'a fine cast', 'a bad film')[i % 3]} {i}" for i in range(60)]
+    source = tmp_path / "source"
+    source.mkdir()
+    write_jsonl(source / "train.jsonl", [*texts, "odd"], [*(["neg", "pos"] * 30), "rare"])
+    write_jsonl(source / "validation.jsonl", [f"{text}!" for text in texts], ["neg", "pos"] * 30)
+    opened = train(tiny(f"data.source={source}", "train.epochs=1"), tmp_path / "run")
+    measured = evaluate(opened.folder, "validation")
+    assert measured.per_class["rare"].support == 0
+    assert f"macro F1 {measured.f1:.4f}" in summaries.result(result_of(opened.folder))
+
+
 def test_with_many_classes_the_worst_are_shown() -> None:
     scores = {f"c{i}": ClassScore(precision=1, recall=1, f1=i / 50, support=1) for i in range(50)}
-    shown = summaries.classes(scores)
+    shown = summaries.classes(scores, 0.5)
     assert "(below: the 20 of 50 classes with the lowest F1)" in shown
     assert "\nc19 " in shown
     assert "\nc20 " not in shown
@@ -301,5 +313,5 @@ def test_with_many_classes_the_worst_are_shown() -> None:
 
 def test_classes_stand_in_their_order() -> None:
     scores = {f"{i}": ClassScore(precision=1, recall=1, f1=1 / i, support=1) for i in range(1, 6)}
-    lines = summaries.classes(scores).splitlines()
+    lines = summaries.classes(scores, 0.5).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["1", "2", "3", "4", "5"]

@@ -120,23 +120,22 @@ def result(ended: "TrainingResult") -> str:
             f"{ended.run}: {ended.num_steps:,} step{'s' * (ended.num_steps > 1)}\n{cost}\nnext: {following}"
         )
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
-    if ended.per_class:
-        lines.append(classes(ended.per_class))
+    if ended.per_class and ended.validation is not None:
+        lines.append(classes(ended.per_class, ended.validation.f1 or 0.0))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
     return "\n".join([*lines, cost, f"next: {_evaluation_command(ended.run)}"])
 
 
-def classes(per_class: "Mapping[str, ClassScore]") -> str:
+def classes(per_class: "Mapping[str, ClassScore]", f1: float) -> str:
     """Macro F1 and a table of the classes; if there are many, of those with the lowest F1."""
     from imdb_transformer.report.evaluations import class_table
 
     worst = sorted(per_class, key=lambda name: per_class[name].f1)[:MAX_CLASSES]
-    macro = sum(each.f1 for each in per_class.values()) / len(per_class)
     many = f" (below: the {MAX_CLASSES} of {len(per_class)} classes with the lowest F1)"
     which = many if len(worst) < len(per_class) else ""
     table = {name: each for name, each in per_class.items() if name in worst}  # in the order of the classes
-    return f"macro F1 {macro:.4f}{which}\n{text_table(*class_table(table))}"
+    return f"macro F1 {f1:.4f}{which}\n{text_table(*class_table(table))}"
 
 
 def yardstick_line(measured: "Yardstick") -> str:
