@@ -115,12 +115,20 @@ def _interrupted(
         opened.with_status("interrupted")
     world.barrier()  # until the first process has written
     number = stops[-1] if stops else signal.SIGTERM  # another process received it
-    by = "" if number == signal.SIGINT else f" by {number.name}"
     command = command_line(COMMANDS[opened.info.kind], "--resume", opened.folder)
-    return Interrupted(
-        f"Stopped{by} at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}",
-        exit_code=128 + number,
-    )
+    place = f"at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}"
+    return Interrupted(f"Stopped{_by(number)} {place}", exit_code=128 + number)
+
+
+def check_late_stop(opened: Run, world: World, stops: list[signal.Signals]) -> None:
+    """Raises Interrupted for a request that came after the last step began: no other run may follow."""
+    number = world.broadcast(stops[-1] if stops else None)
+    if number is not None:
+        raise Interrupted(f"Stopped{_by(number)}. {opened.folder} is finished.", exit_code=128 + number)
+
+
+def _by(number: signal.Signals) -> str:
+    return "" if number == signal.SIGINT else f" by {number.name}"
 
 
 @contextmanager

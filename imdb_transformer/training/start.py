@@ -15,7 +15,7 @@ from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import checkpoints, starting_weights
-from imdb_transformer.training.loop import Update, stop_requests, training_loop
+from imdb_transformer.training.loop import Update, check_late_stop, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
 
@@ -72,6 +72,7 @@ def training_steps(
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
                     hardware.release_freed_memory()
+            check_late_stop(opened, world, stops)
 
 
 def begin(
