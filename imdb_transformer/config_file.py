@@ -19,7 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from imdb_transformer.config import Config
-from imdb_transformer.errors import ConfigError, reason_of, shortened
+from imdb_transformer.errors import ConfigError, check_utf8, reason_of, shortened
 
 # A larger file is not a config, and parsing it would take much memory.
 MAX_CONFIG_BYTES = 1_000_000
@@ -54,6 +54,8 @@ def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
     path, listed = find(name), [overrides] if isinstance(overrides, str) else list(overrides)
     if isinstance(overrides, Mapping) or not all(isinstance(each, str) for each in listed):
         raise TypeError("Overrides are strings in a list, such as ['train.epochs=3'].")
+    for override in listed:
+        check_utf8(override)
     return parse(read(path), listed, origin=str(path))
 
 

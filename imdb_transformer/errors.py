@@ -8,6 +8,7 @@ import inspect
 import re
 import shlex
 import warnings
+from functools import partial
 
 
 class ConfigError(Exception):
@@ -67,6 +68,10 @@ class Interrupted(BaseException):
         super().__init__(message)
         self.exit_code = exit_code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """How to copy it: the first of several processes sends it to the others."""
+        return partial(Interrupted, exit_code=self.exit_code), self.args
+
 
 USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, Interrupted)
 
@@ -94,6 +99,14 @@ def shortened(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"
+
+
+def check_utf8(name: str) -> None:
+    """Raises ConfigError for a name with bytes that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} is not UTF-8, and a config can only hold UTF-8. Rename it.") from None
 
 
 def command_line(*words: object) -> str:

@@ -12,7 +12,7 @@ import imdb_transformer
 from imdb_transformer import load_config
 from imdb_transformer.cli import screen, training
 from imdb_transformer.config import Config
-from imdb_transformer.errors import DivergedError, Interrupted, RunError
+from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, RunError
 from imdb_transformer.store import run
 from imdb_transformer.training.adapt import pretraining_config
 from imdb_transformer.training.prepare import prepare
@@ -105,6 +105,27 @@ def test_an_encoder_is_announced_and_if_interrupted_says_how_to_continue(
     with pytest.raises(Interrupted, match="To continue with all 2 seeds, repeat the command"):
         imdb_tx("train", "mine.csv", "--seeds", 2)
     assert "imdb-encoder reads these reviews first, in runs/mine-seed-0-encoder" in notes
+
+
+def test_a_folder_that_a_config_cannot_name_is_refused_before_the_encoder_reads(mine: Mine) -> None:
+    folder = Path("runs/caf\udce9")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        next(trainings(mine(), folder))
+    assert not Path("runs").exists()
+
+
+def test_a_request_to_stop_at_the_end_of_an_encoder_starts_no_classifier(mine: Mine) -> None:
+    runs = trainings(mine(), Path("runs/mine"))
+    folder, steps = next(runs)
+    last = next(update for update in steps if update.step == update.num_steps)
+    assert last.saved
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted) as told:
+        next(steps)
+    assert str(told.value) == "Stopped by SIGTERM. runs/mine-encoder is finished."
+    assert told.value.exit_code == 143
+    assert run.open_run(folder).info.status == "finished"
+    assert imdb_transformer.train(mine(), "runs/mine", resume=True).run == "runs/mine"
 
 
 def test_a_named_encoder_reads_nothing_first(mine: Mine) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, Interrupted
 from tests.conftest import imdb_tx
 from tests.test_archive import make_archive
 
@@ -215,6 +216,11 @@ def test_a_loss_that_is_not_finite_exits_with_5_and_names_step_and_rate(
     assert b"at rate " in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert (folder / "checkpoints" / "last" / "model.safetensors").exists()
+
+
+def test_an_interruption_can_be_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(Interrupted("Stopped.", exit_code=143)))
+    assert (str(sent), sent.exit_code) == ("Stopped.", 143)
 
 
 def test_an_interrupted_download_leaves_nothing_and_exits_with_143(tmp_path: Path) -> None:

@@ -106,9 +106,10 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch:
 def test_a_file_whose_name_is_not_utf_8_is_refused_by_its_name(tmp_path: Path) -> None:
     table = os.fsencode(tmp_path) + b"/caf\xe9.csv"
     write_jsonl(Path(os.fsdecode(table)), ["good", "bad"], ["1", "2"])
-    message = str(imdb_tx("train", os.fsdecode(table), "--dry-run").exception)
-    assert message.startswith(f"The name {tmp_path}/caf")
-    assert "is not UTF-8" in message
+    for arguments in ((os.fsdecode(table),), ("--init-from", os.fsdecode(table))):
+        message = str(imdb_tx("train", *arguments, "--dry-run").exception)
+        assert f'="{tmp_path}/caf' in message
+        assert "is not UTF-8" in message
 
 
 def test_the_command_after_pretraining_starts_a_training(encoder: Path, tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from imdb_transformer.errors import ConfigError
-
 if TYPE_CHECKING:
     from imdb_transformer.config import Config
 
@@ -220,8 +218,6 @@ def load(
     """A config with the keys that a command's own options stand for, and then with those of --set."""
     from imdb_transformer import config_file  # with pydantic, which --help does not need
 
-    if source is not None and any("\udc80" <= character <= "\udcff" for character in source):
-        raise ConfigError(f"The name {source} is not UTF-8, and a config can only hold UTF-8. Rename it.")
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,

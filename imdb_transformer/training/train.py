@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from imdb_transformer.config import Config
 from imdb_transformer.distributed import process_group
-from imdb_transformer.errors import DataWarning, RunError
+from imdb_transformer.errors import DataWarning, RunError, check_utf8
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import measured
 from imdb_transformer.evaluation.scores import ClassScore, Score
@@ -133,6 +133,7 @@ def _encoder_of(folder: Path) -> Path:
 
 def _check_usable(encoder: Path, reading: Config) -> None:
     """Raises RunError unless an encoder's folder is free, or has a run of this config to continue."""
+    check_utf8(str(encoder))  # the classifier's config will name it
     if (run.SHIPPED / encoder.name).exists():
         raise RunError(f"{encoder} would have the name of a run of the package; name another --run-dir.")
     if encoder.exists() and not (encoder.is_dir() and not any(encoder.iterdir())):
