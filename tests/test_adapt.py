@@ -22,7 +22,7 @@ from tests.conftest import imdb_tx
 from tests.in_process import CPU, weights
 
 Mine = Callable[..., Config]
-VALUES = ("train.epochs=7", "train.precision=fp32", "train.yardstick=false")
+VALUES = ("train.epochs=2", "train.precision=fp32", "train.yardstick=false")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_encoder_has_a_run_of_its_own_and_the_classifier_starts_from_it(mine
     assert encoder.info.pruned
     assert [path.name for path in encoder.checkpoints.iterdir()] == ["best"]
     assert classifier.config.train.init_from == "runs/mine-encoder"
-    assert (classifier.config.train.epochs, classifier.config.model.dropout) == (7, 0.1)
+    assert (classifier.config.train.epochs, classifier.config.model.dropout) == (2, 0.1)
 
 
 def test_an_interrupted_encoder_is_continued_by_the_same_call(mine: Mine) -> None:
@@ -187,7 +187,7 @@ def test_an_encoder_that_diverges_says_how_to_train_without_it(
 
 
 @pytest.mark.parametrize(
-    ("num_unlabelled", "epochs", "expected"), [(0, 20, 6), (54, 20, 3), (5000, 20, 1), (0, 2, 1)]
+    ("num_unlabelled", "epochs", "expected"), [(0, 20, 6), (54, 20, 3), (5000, 20, 1), (0, 2, 2), (0, 0, 6)]
 )
 def test_unlabelled_texts_are_read_in_fewer_epochs(
     mine: Mine, tmp_path: Path, num_unlabelled: int, epochs: int, expected: int

@@ -7,11 +7,12 @@ from imdb_transformer import config_file
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
 from imdb_transformer.store import run
+from imdb_transformer.training.plan import steps_per_epoch
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.starting_weights import has_imdb_labels
 
 RECIPE = "adapt.toml"
-SHARE = 0.3  # of the number of reviews that the classifier reads in all its epochs
+NUM_STEPS, MAX_EPOCHS = 600, 6  # counted in the classifier's batches
 
 
 def is_due(requested: Config, start: Config) -> bool:
@@ -26,14 +27,19 @@ def pretraining_config(prepared: Prepared) -> Config:
     """The config of an encoder that reads the reviews of a classifier, which then starts from it.
 
     It has the settings of adapt.toml in the package, but the seed and the hardware of the classifier's
-    config, and no dropout. The encoder reads unlabelled reviews as well, in as many epochs as fit `SHARE`.
+    config, and no dropout. It reads the training reviews in as many epochs as give `NUM_STEPS` of the
+    classifier's steps, but not in more than the classifier. With unlabelled reviews, it reads these, too, and
+    as many reviews in all.
     """
     config, options, splits = prepared.config, prepared.config.train, prepared.corpus.manifest.splits
     num_reviews = sum(splits[name].num_rows for name in ("train", "unsupervised") if name in splits)
     share = min(1.0, len(prepared.train.lengths) / num_reviews)  # a student reads the unlabelled ones, too
+    epochs = min(
+        NUM_STEPS / steps_per_epoch(prepared.train, options.batch_tokens), MAX_EPOCHS, options.epochs
+    )
     recipe = config_file.load(config_file.shipped()[RECIPE])
     train = recipe.train.model_copy(update={
-        "init_from": options.init_from, "epochs": max(1, round(SHARE * share * options.epochs)),
+        "init_from": options.init_from, "epochs": max(1, round(share * epochs)),
         "seed": options.seed, "precision": options.precision, "device": options.device,
     })  # fmt: skip
     model = config.model.model_copy(update={"dropout": 0.0, "word_dropout": 0.0})

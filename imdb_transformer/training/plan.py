@@ -15,17 +15,15 @@ from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.store import run
 
 Indices = NDArray[np.int64]
 
 # For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
-# Steps of a training, and the fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
-FROM_NOTHING, FROM_ENCODER, WITH_DROPOUT = (1000, 2, 20), (1000, 2, 8), (1700, 2, 20)
-KNOWS_OPINIONS = (1700, 2, 8)  # from `imdb`, with dropout
-KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
+NUM_STEPS, WITH_DROPOUT = 1000, 1700  # dropout keeps a set longer from being learnt by heart
+MIN_EPOCHS, MAX_EPOCHS, MAX_FROM_ENCODER = 2, 20, 8
+KNOWS_TEXT = (500, 1, 2)  # steps and epochs, from an encoder that has read the reviews, without dropout
 MAX_EVALS = 10  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
@@ -56,17 +54,15 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
-    of steps, within limits: a small set is read more often than a large one. From an encoder and without
-    dropout the model soon memorises it, and its probabilities become too sure. From `imdb`, 8 epochs are
-    enough with dropout, too. `knows_text` says that the encoder was pretrained on these reviews. Then it
-    learns their labels in one epoch or two.
+    of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
+    memorises it, and its probabilities become too sure. `knows_text` says that the encoder was pretrained on
+    these reviews. Then it learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
-    steps_per_epoch = max(1.0, padded(train.lengths).sum() / tokens)
     num_steps, fewest, most = _length_of_training(config, knows_text=knows_text)
-    epochs = options.epochs or min(max(round(num_steps / steps_per_epoch), fewest), most)
+    epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
     num_evals = options.evals_per_epoch
     if not options.epochs:
         num_evals = max(1, min(num_evals, MAX_EVALS // epochs))
@@ -75,12 +71,19 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 
 def _length_of_training(config: Config, *, knows_text: bool) -> tuple[int, int, int]:
     """Steps, and the fewest and most epochs."""
-    if config.model.dropout:
-        from_imdb = config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER))
-        return KNOWS_OPINIONS if from_imdb else WITH_DROPOUT
-    if not config.train.init_from:
-        return FROM_NOTHING
-    return KNOWS_TEXT if knows_text else FROM_ENCODER
+    has_encoder, has_dropout = bool(config.train.init_from), bool(config.model.dropout)
+    if knows_text and has_encoder and not has_dropout:
+        return KNOWS_TEXT
+    return (
+        WITH_DROPOUT if has_dropout else NUM_STEPS,
+        MIN_EPOCHS,
+        MAX_FROM_ENCODER if has_encoder else MAX_EPOCHS,
+    )
+
+
+def steps_per_epoch(train: EncodedSplit, batch_tokens: float) -> float:
+    """About how many batches an epoch has, one at least."""
+    return max(1.0, float(padded(train.lengths).sum() / batch_tokens))
 
 
 def make_plan(config: Config, train: EncodedSplit) -> Plan:
