@@ -31,7 +31,7 @@ class Pair(BaseModel, extra="forbid", frozen=True):
     """accuracy of the second minus that of the first"""
     low: float
     high: float
-    """95% interval of the difference, for runs on the same reviews (Agresti and Min 2005, section 3)"""
+    """95% interval of the difference, for runs on the same reviews (Agresti and Min 2005)"""
 
 
 class Comparison(BaseModel):
