@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imdb_transformer.distributed import SIGNALS
 from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
@@ -288,6 +289,20 @@ def test_a_training_whose_reviews_change_before_its_end_is_not_measured_on_other
     with pytest.raises(RunError, match="differ from those"):
         list(steps)
     assert not (tmp_path / "run" / "yardstick.json").exists()
+
+
+def test_the_end_of_a_training_deletes_what_was_made_of_earlier_checkpoints(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    (folder / "evaluation").mkdir(exist_ok=True)
+    stale = ["evaluation/best-test.json", "evaluation/last-test.html", "model.onnx", "model-last.onnx"]
+    mine = folder / "model-of-mine.onnx"
+    for path in (*(folder / name for name in stale), mine):
+        path.write_bytes(b"")
+    conclude(run.open_run(folder))
+    assert not [name for name in stale if (folder / name).exists()]
+    assert mine.exists()
 
 
 def test_the_card_leaves_out_scores_of_an_earlier_checkpoint(trained: Path, tmp_path: Path) -> None:

@@ -99,12 +99,14 @@ def conclude(opened: run.Run) -> run.Run:
     """Ends a training: fits the temperature and writes the yardstick, if validation was held out.
 
     If there are many classes or a rare one, it also writes the evaluation on validation. It deletes former
-    evaluations, the model card and the exported file: they are of an earlier checkpoint or temperature.
+    evaluations, the model card and exported files: they are of earlier checkpoints or another temperature.
     Returns the run.
     """
-    for pattern in ("evaluation/*", run.CARD, "model*.onnx"):
-        for path in filter(Path.is_file, opened.folder.glob(pattern)):
-            path.unlink()
+    former = [
+        opened.folder / name for name in (run.CARD, "model.onnx", "model-last.onnx", "model-previous.onnx")
+    ]
+    for path in (*former, *filter(Path.is_file, opened.folder.glob("evaluation/*"))):
+        path.unlink(missing_ok=True)
     if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
         return opened
     logits, labels = validation_logits(opened)
