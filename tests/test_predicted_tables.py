@@ -114,6 +114,13 @@ def test_a_categorical_column_may_be_the_text_and_lists_may_hold_views(
     assert table.column("tags").to_pylist() == [["x"], None, ["y"]]
 
 
+def test_maps_may_hold_views(tmp_path: Path) -> None:
+    tags = pa.array([[("a", "x")], [], None], pa.map_(pa.string(), pa.string_view()))
+    pq.write_table(pa.table({"text": ["good", "bad", "fine"], "tags": tags}), tmp_path / "r.parquet")
+    _, parts = predicted_tables.open_reviews(tmp_path / "r.parquet", "text")
+    assert pa.concat_tables(parts).column("tags").to_pylist() == [[("a", "x")], [], None]
+
+
 def read_table(path: Path) -> pa.Table:
     schema, blocks = open_table(path, {"text": "--text-column"})
     return pa.Table.from_batches([batch for batch, _ in blocks], schema)
