@@ -120,8 +120,8 @@ def result(ended: "TrainingResult") -> str:
             f"{ended.run}: {ended.num_steps:,} step{'s' * (ended.num_steps > 1)}\n{cost}\nnext: {following}"
         )
     lines = [f"{ended.run}: {_score(ended.validation)}, at step {ended.best_step:,}"]
-    if ended.per_class and ended.validation is not None:
-        lines.append(classes(ended.per_class, ended.validation.f1 or 0.0))
+    if ended.per_class and ended.validation and ended.validation.f1 is not None:
+        lines.append(classes(ended.per_class, ended.validation.f1))
     if ended.yardstick is not None:
         lines.append(yardstick(ended.yardstick, ended.run))
     return "\n".join([*lines, cost, f"next: {_evaluation_command(ended.run)}"])

@@ -12,7 +12,7 @@ from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.starting_weights import has_imdb_labels
 
 RECIPE = "adapt.toml"
-NUM_STEPS, MAX_EPOCHS = 600, 6  # counted in the classifier's batches
+ADAPT_STEPS, ADAPT_EPOCHS = 600, 6  # at most; steps are of the classifier's batches
 
 
 def is_due(requested: Config, start: Config) -> bool:
@@ -27,16 +27,15 @@ def pretraining_config(prepared: Prepared) -> Config:
     """The config of an encoder that reads the reviews of a classifier, which then starts from it.
 
     It has the settings of adapt.toml in the package, but the seed and the hardware of the classifier's
-    config, and no dropout. It reads the training reviews in as many epochs as give `NUM_STEPS` of the
-    classifier's steps, but not in more than the classifier. With unlabelled reviews, it reads these, too, and
-    as many reviews in all.
+    config, and no dropout. It reads as many reviews as about `ADAPT_STEPS` of the classifier's batches
+    have, in at most `ADAPT_EPOCHS` epochs, and in no more epochs than the classifier. Unlabelled reviews
+    count, too.
     """
     config, options, splits = prepared.config, prepared.config.train, prepared.corpus.manifest.splits
     num_reviews = sum(splits[name].num_rows for name in ("train", "unsupervised") if name in splits)
     share = min(1.0, len(prepared.train.lengths) / num_reviews)  # a student reads the unlabelled ones, too
-    epochs = min(
-        NUM_STEPS / steps_per_epoch(prepared.train, options.batch_tokens), MAX_EPOCHS, options.epochs
-    )
+    epochs = ADAPT_STEPS / steps_per_epoch(prepared.train, options.batch_tokens)
+    epochs = min(epochs, ADAPT_EPOCHS, options.epochs)
     recipe = config_file.load(config_file.shipped()[RECIPE])
     train = recipe.train.model_copy(update={
         "init_from": options.init_from, "epochs": max(1, round(share * epochs)),

@@ -21,9 +21,10 @@ Indices = NDArray[np.int64]
 # For a set of any size (configs/EXPERIMENTS.md has the sets that it was chosen on).
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
-NUM_STEPS, WITH_DROPOUT = 1000, 1700  # dropout keeps a set longer from being learnt by heart
-MIN_EPOCHS, MAX_EPOCHS, MAX_FROM_ENCODER = 2, 20, 8
-KNOWS_TEXT = (500, 1, 2)  # steps and epochs, from an encoder that has read the reviews, without dropout
+# Steps of a training, and its fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
+WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
+MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
+KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 MAX_EVALS = 10  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
@@ -74,11 +75,8 @@ def _length_of_training(config: Config, *, knows_text: bool) -> tuple[int, int, 
     has_encoder, has_dropout = bool(config.train.init_from), bool(config.model.dropout)
     if knows_text and has_encoder and not has_dropout:
         return KNOWS_TEXT
-    return (
-        WITH_DROPOUT if has_dropout else NUM_STEPS,
-        MIN_EPOCHS,
-        MAX_FROM_ENCODER if has_encoder else MAX_EPOCHS,
-    )
+    num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
+    return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
 
 
 def steps_per_epoch(train: EncodedSplit, batch_tokens: float) -> float:
