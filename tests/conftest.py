@@ -15,6 +15,7 @@ from imdb_transformer.cli import app
 from imdb_transformer.config import Config
 from imdb_transformer.data import demo
 from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.files import sha256_of, write_json
@@ -87,6 +88,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
 def predictor(trained: Path) -> Predictor:
     """The predictor of `trained`."""
     return Predictor.load(trained)
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """`trained` as an ONNX file, which takes some seconds to write."""
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
+    return export(trained, path)
 
 
 @pytest.fixture(scope="session")

@@ -29,13 +29,6 @@ from tests.conftest import imdb_tx, write_jsonl
 from tests.test_predict import ODD_TEXTS
 
 
-@pytest.fixture(scope="module")
-def exported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("exported") / "model.onnx"
-    export(trained, path)
-    return path
-
-
 def exact(trained: Path) -> Predictor:
     """The run's predictor in fp32, as the exported file computes."""
     predictor = Predictor.load(trained, device="cpu")
@@ -266,6 +259,18 @@ def test_the_column_of_an_exported_files_reviews_is_known(
     (tmp_path / "r.csv").write_text("body,text\na good film,other\n")
     path = changed(entries | {ABOUT: json.dumps(about)})
     assert imdb_tx("predict", "--run", path, "--input", tmp_path / "r.csv").stdout.endswith("\ta good film\n")
+
+
+def test_an_exported_file_of_the_demo_warns_that_it_knows_a_toy_grammar(
+    exported: Path, changed: Callable[[dict[str, str]], Path]
+) -> None:
+    assert "toy grammar" not in imdb_tx("predict", "--run", exported, "a good film").stderr
+    entries = entries_of(exported)
+    about = json.loads(entries[ABOUT])
+    about["config"]["data"]["source"] = "demo"
+    predicted = imdb_tx("predict", "--run", changed(entries | {ABOUT: json.dumps(about)}), "a good film")
+    assert "toy grammar" in predicted.stderr
+    assert "toy grammar" not in predicted.stdout
 
 
 def test_a_file_that_is_not_an_exported_model_is_refused(

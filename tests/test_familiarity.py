@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from imdb_transformer import load_config
@@ -136,14 +137,16 @@ def test_a_run_on_the_demo_warns_that_it_knows_a_toy_grammar(tmp_path: Path) -> 
     trained = imdb_tx("train", *options, "--run-dir", tmp_path / "demo")
     assert "toy grammar" in trained.stderr
     assert "toy grammar" not in trained.stdout
-    export(tmp_path / "demo", tmp_path / "demo.onnx")
-    for path in (tmp_path / "demo", tmp_path / "demo.onnx"):
-        predicted = imdb_tx("predict", "--run", path, "a good film")
-        assert "toy grammar" in predicted.stderr
-        assert "toy grammar" not in predicted.stdout
+    predicted = imdb_tx("predict", "--run", tmp_path / "demo", "a good film")
+    assert "toy grammar" in predicted.stderr
+    assert "toy grammar" not in predicted.stdout
 
 
-def test_an_exported_file_knows_the_words_that_its_run_knows(tmp_path: Path) -> None:
+def test_an_exported_file_knows_the_words_that_its_run_knows(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = onnx.load(exported)  # another one, since words are in the tokenizer
+    monkeypatch.setattr("imdb_transformer.inference.export._traced", lambda _: graph)
     export(Path("imdb"), tmp_path / "imdb.onnx")
     predictor = Predictor.load(tmp_path / "imdb.onnx")
     texts = ["a good film with a superb cast", "Der Film war leider sehr langweilig und viel zu lang."]

@@ -116,7 +116,6 @@ def test_a_run_that_learnt_stars_resumes_predicts_and_starts_others(
     assert weights(train(config, tmp_path / "parts").folder) == weights(whole.folder)
     assert Predictor.load(whole.folder)("a good film").label in ("neg", "pos")
     assert imdb_tx("eval", whole.folder, "--split", "validation").exit_code == 0
-    assert imdb_tx("export", whole.folder).exit_code == 0
     plain = tiny("model.bigram_buckets=300", f"train.init_from={whole.folder}")
     prepare(plain, "classifier", CPU)
 
