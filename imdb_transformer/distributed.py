@@ -31,8 +31,7 @@ class World(NamedTuple):
 
     rank: int = 0
     size: int = 1
-    gpu: int = 0
-    """number of this process's GPU on its machine, if it has GPUs"""
+    gpu: int = 0  # number of this process's GPU on its machine, if it has GPUs
 
     @property
     def is_first(self) -> bool:

@@ -36,13 +36,10 @@ class Request(NamedTuple):
     """Which runs predict, and what is shown of each review."""
 
     paths: list[Path]
-    threshold: float | None
-    """the probability from which the second of two classes is predicted"""
-    each_class: bool
-    """whether to show the probability of each class"""
+    threshold: float | None  # the probability from which the second of two classes is predicted
+    each_class: bool  # whether to show the probability of each class
     as_json: bool
-    method: Method | None
-    """of the explanation; None shows none"""
+    method: Method | None  # of the explanation; None shows none
     attention: bool
     layer: int | None
     head: int

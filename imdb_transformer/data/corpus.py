@@ -54,8 +54,7 @@ class Corpus(NamedTuple):
 
     folder: Path
     manifest: Manifest
-    is_new: bool = False
-    """whether it has just been imported"""
+    is_new: bool = False  # whether it has just been imported
 
     @property
     def content_hash(self) -> str:

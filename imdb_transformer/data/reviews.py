@@ -25,8 +25,7 @@ NUM_SPELLINGS = 3  # classes, in a warning
 MISSING = ("nan", "null", "<na>")  # what other programs write for a missing label, in lower case
 MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
-BREAK_TAG = r"<br\s*/?>"
-"""a line break in IMDB's reviews, in upper or lower case; models read it as a space"""
+BREAK_TAG = r"<br\s*/?>"  # a line break in IMDB's reviews, in upper or lower case; models read it as a space
 
 T = TypeVar("T")
 
@@ -158,12 +157,9 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_empty: int
     num_duplicates: int
     """rows whose text occurs earlier in the same split, ignoring differences in white space"""
-    num_shared: dict[str, int]
-    """distinct texts that also occur in another split, by its name"""
-    num_with_breaks: int
-    """rows with `<br />`"""
-    word_percentiles: dict[int, int]
-    """words a review, at the 50th, 90th, 99th and 100th percentile"""
+    num_shared: dict[str, int]  # distinct texts that also occur in another split, by its name
+    num_with_breaks: int  # rows with `<br />`
+    word_percentiles: dict[int, int]  # words a review, at the 50th, 90th, 99th and 100th percentile
 
 
 def measure(reviews: Reviews) -> list[SplitStatistics]:

@@ -25,14 +25,12 @@ BadRow = Callable[[int, str], None]
 READ_BYTES = 1 << 20
 UNDECODED = re.compile("[\udc80-\udcff]")
 """a byte that the encoding does not have, by Python's `surrogateescape`"""
-SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
-"""a first line that Excel writes and reads"""
+SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # a first line that Excel writes and reads
 OTHER_FORMATS = {
     b"PAR1\x15": "it is a Parquet file; rename it to .parquet",
     b"PK\x03\x04": "it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx",
     b"\x1f\x8b\x08": "it is compressed by gzip; add .gz to its name, as in reviews.csv.gz",
-}
-"""how their files begin"""
+}  # how their files begin
 ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 """how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
 WAIT_SECONDS = 0.1  # for more lines of a pipe

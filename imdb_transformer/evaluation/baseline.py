@@ -84,13 +84,10 @@ def baselines_beside(
 class Yardstick(BaseModel, extra="forbid", frozen=True):
     """A run compared on validation with a linear model (`nb`) of the same training reviews."""
 
-    accuracy: float
-    """of the linear model"""
-    difference: float
-    """accuracy of the run minus that of the linear model"""
+    accuracy: float  # of the linear model
+    difference: float  # accuracy of the run minus that of the linear model
     low: float
-    high: float
-    """95% interval of the difference (`evaluation/compare.py`)"""
+    high: float  # 95% interval of the difference (`evaluation/compare.py`)
     together: float | None = None
     """accuracy of the mean of both models' probabilities, if it is better than each by more than chance"""
 

@@ -25,13 +25,10 @@ class Pair(BaseModel, extra="forbid", frozen=True):
     second: str
     only_first_right: int
     only_second_right: int
-    p_value: float
-    """of McNemar's exact test that neither is right more often (McNemar 1947)"""
-    difference: float
-    """accuracy of the second minus that of the first"""
+    p_value: float  # of McNemar's exact test that neither is right more often (McNemar 1947)
+    difference: float  # accuracy of the second minus that of the first
     low: float
-    high: float
-    """95% interval of the difference, for runs on the same reviews (Agresti and Min 2005)"""
+    high: float  # 95% interval of the difference, for runs on the same reviews (Agresti and Min 2005)
 
 
 class Comparison(BaseModel):

@@ -44,10 +44,8 @@ class Predictions(NamedTuple):
     raw_log_probabilities: NDArray[np.float64]  # (N, C), before calibration
     predictor: Predictor
     run: run.Run
-    file: Path
-    """for the evaluation, in the first run"""
-    page: Path
-    """for its page, in the first run"""
+    file: Path  # for the evaluation, in the first run
+    page: Path  # for its page, in the first run
 
     @property
     def correct(self) -> NDArray[np.bool_]:

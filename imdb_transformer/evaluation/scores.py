@@ -21,19 +21,15 @@ class Score(BaseModel, extra="forbid", frozen=True):
 
     accuracy: float
     loss: float
-    f1: float | None = None
-    """the mean over classes; None if tokens were guessed"""
+    f1: float | None = None  # the mean over classes; None if tokens were guessed
 
 
 class Calibration(BaseModel, extra="forbid", frozen=True):
     """The distance of probabilities from observed frequencies."""
 
-    loss: float
-    """mean cross-entropy in nats (log loss)"""
-    brier: float
-    """mean squared distance of the probabilities from the label, summed over classes; 0 to 2"""
-    ece: float
-    """expected calibration error over 15 bins of equally many reviews"""
+    loss: float  # mean cross-entropy in nats (log loss)
+    brier: float  # mean squared distance of the probabilities from the label, summed over classes; 0 to 2
+    ece: float  # expected calibration error over 15 bins of equally many reviews
 
 
 class Accuracy(BaseModel, extra="forbid", frozen=True):
@@ -42,8 +38,7 @@ class Accuracy(BaseModel, extra="forbid", frozen=True):
     num_examples: int
     accuracy: float
     accuracy_low: float
-    accuracy_high: float
-    """95% interval of the accuracy (Wilson 1927)"""
+    accuracy_high: float  # 95% interval of the accuracy (Wilson 1927)
 
 
 class ClassScore(BaseModel, extra="forbid", frozen=True):
@@ -52,8 +47,7 @@ class ClassScore(BaseModel, extra="forbid", frozen=True):
     precision: float
     recall: float
     f1: float
-    support: int
-    """reviews of the class"""
+    support: int  # reviews of the class
 
 
 class Evaluation(Accuracy, extra="forbid", frozen=True):
@@ -63,22 +57,17 @@ class Evaluation(Accuracy, extra="forbid", frozen=True):
     checkpoint: str
     loss: float
     """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
-    f1: float
-    """of the second of two classes; with more classes, the mean of those that occur (macro F1)"""
+    f1: float  # of the second of two classes; with more classes, the mean of those that occur (macro F1)
     per_class: dict[str, ClassScore]
-    mean_absolute_error: float | None
-    """between the predicted and the true class, if the classes are numbers"""
+    mean_absolute_error: float | None  # between the predicted and the true class, if the classes are numbers
     roc_auc: float | None
     """area under the ROC curve; with more than two classes, the mean of each against the rest. None if the
     split lacks a class"""
-    average_precision: float | None
-    """area under the precision-recall curve, likewise"""
+    average_precision: float | None  # area under the precision-recall curve, likewise
     raw: Calibration
-    calibrated: Calibration
-    """the same after division by the temperature that was fitted on validation"""
+    calibrated: Calibration  # the same after division by the temperature that was fitted on validation
     slices: dict[str, Accuracy]
-    confusion: list[list[int]]
-    """reviews by true class (rows) and predicted class (columns)"""
+    confusion: list[list[int]]  # reviews by true class (rows) and predicted class (columns)
     classes: tuple[str, ...]
 
 

@@ -46,8 +46,7 @@ class WordShare(NamedTuple):
     """A word of the text and its part of the logit difference."""
 
     word: str
-    start: int
-    """index of its first character in the text"""
+    start: int  # index of its first character in the text
     share: float
 
 

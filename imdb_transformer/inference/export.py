@@ -38,12 +38,9 @@ class About(BaseModel, extra="forbid", frozen=True):
     """The metadata that other programs and `eval` need besides graph and tokenizer."""
 
     step: int
-    run: RunInfo
-    """with the names of the classes"""
-    config: Config
-    """with the length limit of a review"""
-    temperature: float
-    """by which the graph divides its logits"""
+    run: RunInfo  # with the names of the classes
+    config: Config  # with the length limit of a review
+    temperature: float  # by which the graph divides its logits
 
 
 def export(path: Path, output: Path | None = None) -> Path:

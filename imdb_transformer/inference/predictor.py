@@ -43,8 +43,7 @@ class Prediction(NamedTuple):
     label: str
     probability: float
     text: str
-    probabilities: dict[str, float]
-    """of each class, by its name"""
+    probabilities: dict[str, float]  # of each class, by its name
 
 
 class Predictor:

@@ -24,8 +24,7 @@ class Curve(NamedTuple):
     points: Sequence[Point]
     colour: int
     style: Literal["dots", "line", "thin", "level"] = "line"
-    labelled: Point | None = None
-    """the point that shows its value"""
+    labelled: Point | None = None  # the point that shows its value
 
 
 def line_chart(

@@ -56,31 +56,24 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     """`run.json`: what a run is, and its status."""
 
     kind: Kind
-    weighting: Weighting | None = None
-    """of a linear model's n-grams"""
+    weighting: Weighting | None = None  # of a linear model's n-grams
     status: Status
     started: str
     ended: str = ""
     classes: tuple[str, ...]
-    vocab_size: int
-    """of the tokenizer, or of a linear model's n-grams"""
+    vocab_size: int  # of the tokenizer, or of a linear model's n-grams
     corpus_hash: str
-    tokenizer_hash: str
-    """of the same; it changes if some text may get other ids"""
+    tokenizer_hash: str  # of the same; it changes if some text may get other ids
     file_hashes: dict[str, str]
     """of the files that were written once: config, vocabulary, environment, soft labels"""
     requested_hash: str = ""
     """of the config that was asked for, before `auto` and 0 became values that suit the reviews"""
-    origin_hash: str = ""
-    """of each checkpoint that it started from or learnt from; empty if there are none"""
+    origin_hash: str = ""  # of each checkpoint that it started from or learnt from; empty if there are none
     teachers: tuple[str, ...] = ()
     """runs whose predictions for the unlabelled reviews it learnt, or for an encoder: whose features"""
-    temperature: float = 1.0
-    """divides the logits of the best checkpoint"""
-    characters_per_piece: float = 0.0
-    """of the training reviews, by its tokenizer; 0 for a linear model"""
-    pruned: bool = False
-    """whether `last` and `previous` were deleted, to save space"""
+    temperature: float = 1.0  # divides the logits of the best checkpoint
+    characters_per_piece: float = 0.0  # of the training reviews, by its tokenizer; 0 for a linear model
+    pruned: bool = False  # whether `last` and `previous` were deleted, to save space
     counters: dict[str, Any] | None = None
     """those of the last step, for runs without a checkpoint `last`: pruned runs and linear ones"""
 

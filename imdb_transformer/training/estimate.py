@@ -36,8 +36,7 @@ PARTS = {
     "embedding": "embedding",
     "attention": "attention",
     "feed_forward": "feed-forward",
-}
-"""By a word of a parameter's name, the part of the model that it belongs to"""
+}  # By a word of a parameter's name, the part of the model that it belongs to
 
 
 class Estimate(BaseModel):
@@ -45,20 +44,15 @@ class Estimate(BaseModel):
 
     hardware: str
     parameters: dict[str, int]
-    num_reviews: dict[str, int]
-    """of each split, those held out included"""
-    tokens_per_epoch: int
-    """of train, padding not counted"""
+    num_reviews: dict[str, int]  # of each split, those held out included
+    tokens_per_epoch: int  # of train, padding not counted
     steps_per_epoch: float
     num_steps: int
-    flops: float
-    """of all forward and backward passes of training"""
-    memory_bytes: int
-    """weights, gradients, moments and the largest batch's activations"""
+    flops: float  # of all forward and backward passes of training
+    memory_bytes: int  # weights, gradients, moments and the largest batch's activations
     resident_bytes: int | None
     """of the whole process on a CPU, with Python, torch and the reviews; None on a GPU"""
-    seconds: float
-    """steps and validations"""
+    seconds: float  # steps and validations
     adapt_epochs: int = 0
     """of an encoder's run before (`adapt.py`), which is in `flops`, the two memories and `seconds`"""
 

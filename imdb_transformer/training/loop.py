@@ -34,8 +34,7 @@ class Update(NamedTuple):
     result: StepResult
     validation: Score | None
     saved: bool
-    sample: str
-    """text that a causal model writes at each validation; otherwise empty"""
+    sample: str  # text that a causal model writes at each validation; otherwise empty
 
 
 def training_loop(

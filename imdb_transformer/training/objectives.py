@@ -226,8 +226,7 @@ GUESSES: dict[str, Callable[..., Guesses]] = {
     "causal": next_tokens,
     "causal_backward": partial(next_tokens, direction=-1),
     "denoise": rewritten_tokens,
-}
-"""What each objective of pretraining guesses"""
+}  # What each objective of pretraining guesses
 
 
 OBJECTIVES: dict[Kind, Callable[..., Metrics]] = {"classifier": classification, "encoder": pretraining}

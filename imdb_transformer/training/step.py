@@ -50,11 +50,9 @@ class StepResult(NamedTuple):
     loss: float
     metrics: dict[str, float]
     gradient_norm: float
-    lr: float
-    """learning rate of the update"""
+    lr: float  # learning rate of the update
     num_tokens: int
-    stop: bool
-    """whether a process was asked to stop"""
+    stop: bool  # whether a process was asked to stop
 
 
 def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
