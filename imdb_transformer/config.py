@@ -13,7 +13,9 @@ MAX_INT = 2**31 - 1
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
 NaturalInt = Annotated[int, Field(ge=0, le=MAX_INT)]
 Width = Annotated[int, Field(gt=0, le=65_536)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_FLOAT = 1e18  # the product of two fits in fp32
+PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FLOAT)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=MAX_FLOAT)]
 
 
 class Section(BaseModel):
@@ -123,15 +125,15 @@ class TrainConfig(Section):
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
     warmup_fraction: Fraction = 0.1
     """share of all steps in which the rate rises linearly to its peak"""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """decay of the weights (Loshchilov and Hutter 2019); biases and norms do not decay"""
     beta2: Fraction = 0.999
     """AdamW's decay of the mean squared gradient"""
-    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    clip_norm: NonNegativeFloat = 1.0
     """largest norm of the whole gradient; 0 does not clip"""
     label_smoothing: Fraction = 0.0
     """probability moved from the label to all classes evenly"""
-    star_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    star_weight: NonNegativeFloat = 0.0
     """weight of a second loss: guessing each review's stars, which only IMDB's training reviews have"""
     ema_decay: Fraction = 0.998
     """decay of the average of the weights; the average is validated and kept; 0: no average"""

@@ -151,7 +151,7 @@ def _parsed_yaml(text: str) -> Any:
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
     try:
         return yaml.load(text, Loader)
-    except (yaml.YAMLError, LookupError) as error:  # the latter from `!!int ""` and `!!bool maybe`
+    except (yaml.YAMLError, LookupError, AttributeError) as error:  # `!!bool maybe`, `!!timestamp soon`
         raise ValueError(str(error)) from None
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from imdb_transformer.errors import USER_ERRORS, ConfigError, RunError, reason_of
+from imdb_transformer.errors import SIGNALS, USER_ERRORS, ConfigError, RunError, reason_of
 
 T = TypeVar("T")
 
@@ -82,7 +82,6 @@ class World(NamedTuple):
 
 
 ALONE = World()
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NOT_TORCHRUN = "Unset it for one process; torchrun sets it for several."
 
 
@@ -125,7 +124,7 @@ def _number(variable: str, default: str) -> int:
 
 @contextmanager
 def signals_handled_by(handler: Any) -> Iterator[None]:
-    """Gives Ctrl-C and SIGTERM another handler.
+    """Gives `SIGNALS` another handler.
 
     It does nothing outside the main thread: Python handles signals only there.
     """

@@ -1,14 +1,19 @@
 """Errors that a user may meet, each with the exit code of the process.
 
-0 is success. 1 is a defect of this program, with a traceback. 130 and 143 are interruptions. The others are
-below. Every message is a sentence that says what is wrong, where, and what would be right.
+0 is success. 1 is a defect of this program, with a traceback. 129, 130 and 143 are interruptions. The others
+are below. Every message is a sentence that says what is wrong, where, and what would be right.
 """
 
 import inspect
 import re
 import shlex
+import signal
 import warnings
 from functools import partial
+
+# Requests to stop: Ctrl-C, SIGTERM, and SIGHUP when a terminal closes, unless `nohup` declined it.
+HANGUP = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else ()
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
 
 
 class ConfigError(Exception):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import BATCH_TOKENS, PADDING_MULTIPLE, in_order, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
-from imdb_transformer.training.plan import epoch_batches, make_plan
+from imdb_transformer.training.plan import epoch_batches, make_plan, resolved
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
 
@@ -88,6 +88,12 @@ def test_epochs_follow_each_other_and_validations_are_spread_evenly_to_the_end()
     assert len(evals) == 6
     assert evals[-1] == plan.num_steps
     assert np.diff([0, *evals]).tolist() == pytest.approx([plan.num_steps / 6] * 6, abs=1)
+
+
+def test_only_the_default_number_of_validations_depends_on_the_epochs() -> None:
+    for asked, used in ((2, 1), (1, 1), (4, 4)):
+        config = Config(train=TrainConfig(init_from="", evals_per_epoch=asked))
+        assert resolved(config, a_split()).train.evals_per_epoch == used
 
 
 def test_a_validation_follows_the_last_batch_of_each_epoch() -> None:

@@ -48,6 +48,13 @@ def test_four_disagreements_show_no_difference(num_reviews: int) -> None:
     assert pair.low < pair.difference < 0 < pair.high
 
 
+def test_no_interval_goes_beyond_100_points() -> None:
+    for num_reviews in (1, 3, 10):
+        pair = pair_of("a", "b", np.zeros(num_reviews, bool), np.ones(num_reviews, bool))
+        assert (pair.difference, pair.high) == (1, 1)
+        assert -1 <= pair.low < 1
+
+
 def test_the_interval_has_the_true_difference_in_95_of_100_draws() -> None:
     rng, shares, num_draws = np.random.default_rng(0), [0.06, 0.03, 0.91], 2000
     counts = rng.multinomial(100, shares, num_draws)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from imdb_transformer import config_file
+from imdb_transformer.cli.options import config_for
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.errors import ConfigError
 from tests.conftest import write_jsonl
@@ -63,6 +64,9 @@ def test_unknown_key_is_refused_with_section_and_nearest_key() -> None:
         ("train.epochs=1.5", "train.epochs"),
         ("train.lr=-1", "train.lr"),
         ("train.lr=nan", "train.lr"),
+        ("train.lr=1e39", "train.lr"),
+        ("train.muon_lr_scale=1e300", "train.muon_lr_scale"),
+        ("train.weight_decay=inf", "train.weight_decay"),
         ("data.held_out_fraction=1", "data.held_out_fraction"),
         ("model.norm=side", "model.norm"),
         ("train=3", "section.key=value"),
@@ -218,3 +222,28 @@ def test_a_key_that_comes_twice_in_yaml_is_refused(tmp_path: Path, text: str) ->
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"line 3 has '(lr|train)' a second time"):
         config_file.load(str(path))
+
+
+def test_a_value_that_yaml_cannot_read_is_refused_by_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for value in ("!!timestamp soon", "!!bool maybe", '!!int ""'):
+        path.write_text(f"train: {{seed: {value}}}")
+        with pytest.raises(ConfigError, match=r"c\.yaml"):
+            config_file.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "name"),
+    [
+        (None, None, "demo.toml"),
+        ("r.csv", None, "base.toml"),
+        (None, ["data.source=r.csv"], "base.toml"),
+        (None, ['data.source="demo"'], "demo.toml"),
+        ("r.csv", ["train.epochs=2"], "base.toml"),
+    ],
+)
+def test_the_default_config_is_base_toml_for_reviews_of_ones_own(
+    source: str | None, overrides: list[str] | None, name: str
+) -> None:
+    assert config_for(None, source, overrides) == name
+    assert config_for("mine.toml", source, overrides) == "mine.toml"

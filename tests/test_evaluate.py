@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from imdb_transformer import config_file
+from imdb_transformer import config_file, hardware
 from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import ConfigError, DataError, DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
-from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split
+from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import fit_temperature
 from imdb_transformer.inference.predictor import Predictor, load_model
 from imdb_transformer.inference.transformer import TransformerModel, logits_of
@@ -234,6 +234,39 @@ def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_pa
     assert evaluation.checkpoint.count("a-run-of-a-long-name") == 12
     evaluate(copies[:-1], "validation")
     assert len(list((copies[0] / "evaluation").glob("*-with-*.json"))) == 2
+    chinese = [Path(shutil.copytree(trained, tmp_path / ("评" * 21 + str(i)))) for i in range(4)]
+    evaluate(chinese, "validation")
+    (written,) = (chinese[0] / "evaluation").glob("*-with-*.json")
+    assert len(written.name.encode()) < 100
+
+
+def test_an_evaluation_is_not_kept_if_the_training_has_ended_meanwhile(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(copy / "evaluation", ignore_errors=True)
+    predictions = predict_split([copy], "validation")
+    opened = run.open_run(copy)
+    temperature = opened.info.temperature
+    opened.updated(temperature=temperature + 1)
+    with pytest.warns(DataWarning, match="has changed meanwhile"):
+        save(predictions)
+    assert not (copy / "evaluation").exists()
+    run.open_run(copy).updated(temperature=temperature)
+    save(predictions)
+    assert predictions.file.exists()
+
+
+def test_a_run_trained_on_the_cpu_is_evaluated_there(trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = copy / "config.toml"
+    config.write_text(re.sub('device = "auto"', 'device = "cpu"', config.read_text()))
+    accept_config(copy)
+    asked: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        choose = hardware.choose
+        patch.setattr(hardware, "choose", lambda config: asked.append(config.device) or choose(config))
+        evaluate(copy, "validation")
+        evaluate(trained, "validation")
+    assert asked == ["cpu", "auto"]
 
 
 def test_scores_are_printed_even_if_they_cannot_be_written(trained: Path, tmp_path: Path) -> None:
@@ -256,6 +289,8 @@ def test_learnt_reviews_in_another_source_are_counted(trained: Path, tmp_path: P
     with pytest.warns(DataWarning, match="30 of these 40 reviews"):
         evaluation = evaluate(folder, source=str(tmp_path / "o.jsonl"))
     assert evaluation.slices[CLEAN].num_examples == 10
+    with pytest.warns(DataWarning, match="30 of these 40 reviews"):
+        evaluate(folder, source=str(tmp_path / "o.jsonl"), data_dir=str(tmp_path / "other"))
 
 
 def test_a_test_split_that_was_learnt_whole_gives_a_warning(tmp_path: Path) -> None:

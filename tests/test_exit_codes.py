@@ -208,7 +208,7 @@ def test_a_loss_that_is_not_finite_exits_with_5_and_names_step_and_rate(
     config_path: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    options = ["--set", "train.lr=1e30", "--set", "train.clip_norm=0.0", "--set", "train.precision=fp32"]
+    options = ["--set", "train.lr=1e18", "--set", "train.clip_norm=0.0", "--set", "train.precision=fp32"]
     ended = process("train", "--config", config_path, *options, "--run-dir", folder)
     assert ended.returncode == 5, ended.stderr
     assert b"step " in ended.stderr

@@ -61,8 +61,9 @@ def test_each_seed_gives_a_run_and_the_command_prints_a_table_row(
     other = imdb_tx(*arguments, "--set", "train.lr=0.5")
     assert isinstance(other.exception, RunError)
     imdb_tx("baseline", *data, "--run-dir", tmp_path / "nb")
-    taught = imdb_tx(*arguments, "--teacher", tmp_path / "nb")
-    assert "--teacher" in str(taught.exception)
+    for teacher in (tmp_path / "nb", tmp_path / "missing"):
+        taught = imdb_tx(*arguments, "--teacher", teacher)
+        assert "--teacher" in str(taught.exception)
     with (folder / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
     assert "other reviews" in str(imdb_tx(*arguments).exception)

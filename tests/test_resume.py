@@ -12,8 +12,7 @@ from unittest.mock import Mock
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from imdb_transformer.distributed import SIGNALS
-from imdb_transformer.errors import Interrupted, RunError
+from imdb_transformer.errors import SIGNALS, Interrupted, RunError
 from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
@@ -92,6 +91,19 @@ def test_with_a_missing_or_broken_tensorboard_a_run_writes_its_metrics_alone(
     folder = train(tiny("train.epochs=1"), tmp_path / "run").folder
     assert metrics.read(folder)
     assert not (folder / metrics.EVENTS).parent.exists()
+    (folder / "tensorboard").mkdir()
+    (folder / metrics.EVENTS).write_bytes(b"of another machine")
+    metrics.drop_after(folder, 3)
+    assert (folder / metrics.EVENTS).read_bytes() == b"of another machine"
+
+
+def test_a_damaged_line_of_the_metrics_is_dropped_alone(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 0.5} for step in range(1, 7)]
+    metrics.append(tmp_path, lines)
+    path = tmp_path / metrics.FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": #'))
+    metrics.drop_after(tmp_path, 5)
+    assert metrics.read(tmp_path) == [lines[0], lines[1], lines[3], lines[4]]
 
 
 def test_the_recorded_score_of_best_is_right_after_a_kill_before_last_was_written(

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from imdb_transformer.evaluation.scores import evaluation_of, fit_temperature, score
+from imdb_transformer.evaluation.scores import (
+    evaluation_of,
+    expected_calibration_error,
+    fit_temperature,
+    score,
+)
 from imdb_transformer.report.evaluations import as_text, confusion_table, evaluation_tables, score_rows
 
 LOGITS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
@@ -35,6 +40,15 @@ def test_scores_agree_with_each_other() -> None:
     pairs = [(p, n) for p in LOGITS[LABELS == 1] for n in LOGITS[LABELS == 0]]
     wins = [(p[1] - p[0] > n[1] - n[0]) for p, n in pairs]
     assert evaluation.roc_auc == pytest.approx(np.mean(wins))
+
+
+def test_the_calibration_error_does_not_depend_on_the_order_of_equal_confidences() -> None:
+    probabilities, labels = np.tile([0.75, 0.25], (1000, 1)), np.repeat([0, 1], [750, 250])
+    for order in (slice(None), slice(None, None, -1), np.random.default_rng(0).permutation(1000)):
+        assert expected_calibration_error(probabilities, labels[order]) == pytest.approx(0)
+    mixed = np.concatenate([probabilities, np.tile([0.6, 0.4], (500, 1))])
+    error = expected_calibration_error(mixed, np.concatenate([labels, np.zeros(500, int)]))
+    assert error == pytest.approx(500 / 1500 * 0.4)
 
 
 def test_brier_score_is_the_mean_squared_distance_summed_over_classes() -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pytest
 
 from imdb_transformer import progress
 from imdb_transformer.cli import screen
+from imdb_transformer.store import run
 
+HANG_UP = b"close the terminal"
 MAIN = "from imdb_transformer.cli import main; main()"
 
 
@@ -24,7 +27,10 @@ def typed(
     *arguments: object, cwd: Path, columns: int = 80, keys: dict[bytes, bytes] | None = None,
     script: str = MAIN, **environment: str,
 ) -> tuple[int, str]:  # fmt: skip
-    """Exit code and output of a command in a terminal. `keys` are pressed once their output has been seen."""
+    """Exit code and output of a command in a terminal.
+
+    `keys` are pressed once their output has been seen; with `HANG_UP` the terminal is closed then.
+    """
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     command = [sys.executable, "-c", f"import sys; sys.argv[0] = 'imdb-tx'; {script}", *map(str, arguments)]
@@ -41,6 +47,9 @@ def typed(
                 break
             shown += part
             for seen in [seen for seen in waiting if re.search(seen, shown)]:
+                if waiting[seen] == HANG_UP:
+                    os.close(parent)
+                    return process.wait(), shown.decode()
                 os.write(parent, waiting.pop(seen))
     os.close(parent)
     return process.returncode, shown.decode()
@@ -87,6 +96,13 @@ def test_a_training_in_a_terminal_prints_whole_lines_when_it_stops_and_resumes(
     assert f"{num_done[1]} of 400 steps were done before; continuing from there" in rows(shown)
     assert max(len(row) for row in rows(shown)) <= 120
     assert rows(shown)[-2] == "next: imdb-tx eval run"
+
+
+def test_a_training_is_saved_when_its_terminal_closes(config_path: Path, tmp_path: Path) -> None:
+    options = ("--config", config_path, "--run-dir", "run", "--set", "train.epochs=40")
+    code, _ = typed("train", *options, cwd=tmp_path, keys={rb"left, loss \d": HANG_UP})
+    assert code == 128 + signal.SIGHUP
+    assert run.open_info(tmp_path / "run").status == "interrupted"
 
 
 def test_nested_work_has_no_bar_and_no_bar_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

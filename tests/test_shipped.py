@@ -304,6 +304,8 @@ def test_the_first_weights_keep_less_the_more_reviews_there_are(
     assert choose_start(requested, "classifier", CPU).train.first_share == pytest.approx(100 / 406)
     larger = requested.replaced("train", first_share=0.4)
     assert choose_start(larger, "classifier", CPU).train.first_share == 0.4
+    without_average = requested.replaced("train", ema_decay=0.0)
+    assert choose_start(without_average, "classifier", CPU).train.first_share == 0
     monkeypatch.setattr(starting_weights, "FEW_REVIEWS", 406)
     assert choose_start(requested, "classifier", CPU).train.first_share == 0
 

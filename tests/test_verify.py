@@ -1,11 +1,13 @@
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imdb_transformer.errors import RunError
+from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import verify
 from tests.conftest import imdb_tx
 
@@ -29,6 +31,25 @@ def test_a_whole_run_passes(copy: Path) -> None:
     parts = json.loads(imdb_tx("verify", copy, "--json").stdout)["parts"]
     assert set(parts.values()) == {"ok"}
     assert {"checkpoints/best", "checkpoints/last"} < set(parts)
+
+
+def test_a_checkpoint_that_a_training_is_replacing_is_not_called_damaged(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.open_run(copy).with_status("running")
+    last, away = copy / "checkpoints" / "last", copy / "checkpoints" / ".new"
+    last.rename(away)
+    shutil.rmtree(copy / "checkpoints" / "previous")
+    slept: list[float] = []
+
+    def arrive(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds and away.exists():
+            away.rename(last)
+
+    monkeypatch.setattr(time, "sleep", arrive)
+    assert not any(verify(copy).values())
+    assert sum(map(bool, slept)) == 1
 
 
 @pytest.mark.parametrize("name", FILES)

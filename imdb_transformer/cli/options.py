@@ -205,9 +205,12 @@ def passed(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
-def config_for(config: str | None, source: str | None) -> str:
+def config_for(config: str | None, source: str | None, overrides: list[str] | None) -> str:
     """The config that was named, or else the default, which depends on SOURCE (see `DEFAULTS`)."""
-    return config or ("base.toml" if source else "demo.toml")
+    for override in overrides or []:
+        key, _, value = override.partition("=")
+        source = value.strip("\"' ") if key == "data.source" else source
+    return config or ("base.toml" if source not in (None, "demo") else "demo.toml")
 
 
 def load(

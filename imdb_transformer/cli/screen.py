@@ -4,7 +4,7 @@ The first word of a note or an error has a colour. A signal becomes an exception
 sentence and an exit code:
 
 0 done; 1 a defect of this program; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
-6 out of disk or memory, or a file that cannot be written; 130 and 143 interrupted; 141 the reader left.
+6 out of disk or memory, or a file that cannot be written; 129, 130 and 143 interrupted; 141 the reader left.
 """
 
 import os
@@ -17,7 +17,15 @@ from types import FrameType
 from typing import Any, TextIO
 
 from imdb_transformer import progress
-from imdb_transformer.errors import USER_ERRORS, DataWarning, Interrupted, ResourceError, RunError, reason_of
+from imdb_transformer.errors import (
+    SIGNALS,
+    USER_ERRORS,
+    DataWarning,
+    Interrupted,
+    ResourceError,
+    RunError,
+    reason_of,
+)
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
 
@@ -112,7 +120,7 @@ def _coloured(line: str) -> str:
 @contextmanager
 def exit_on_error() -> Iterator[None]:
     """Ends the process with a sentence and an exit code if the block raises. A defect keeps its traceback."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, _interrupt)
     try:
         yield
@@ -156,9 +164,10 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 def exit_with(sentence: str, exit_code: int) -> None:
     """Ends the process with a sentence on a line of its own: bars and the terminal's ^C are erased."""
     close_bars()
-    with suppress(OSError):
+    with suppress(OSError):  # a terminal may be closed
         sys.stdout.flush()  # the sentence is the last line, also where stdout and stderr go into one file
-    show(sentence, sys.stderr, erases_line=True)
+    with suppress(OSError):
+        show(sentence, sys.stderr, erases_line=True)
     sys.exit(exit_code)
 
 

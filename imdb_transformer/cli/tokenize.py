@@ -23,7 +23,7 @@ def tokenize(
     The tokenizer learns from training and unlabelled text. With `train.init_from`, it is that of the encoder
     to start from, as in training.
     """
-    name = options.config_for(config, source)
+    name = options.config_for(config, source, overrides)
     resolved = options.load(name, overrides, source, text_column, label_column, encoding, bad_rows)
     screen.note(f"tokenizing {resolved.data.source} ...")  # the next imports take seconds
     from imdb_transformer.data import encoded

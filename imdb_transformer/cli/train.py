@@ -62,7 +62,7 @@ def train(
     if resume is not None:
         train_one(None, resume, "classifier", as_json=as_json)
         return
-    name = options.config_for(config, source)
+    name = options.config_for(config, source, overrides)
     loaded = options.load(name, overrides, source, text_column, label_column, encoding, bad_rows, init_from)
     usual = run_name(Path(name).stem, name, loaded.data.source)
     if seeds > 1:

@@ -21,6 +21,12 @@ from imdb_transformer.store.run import Weighting
 from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
+MEASURED = ("best", "last", "previous", "model*.onnx")  # how the names of evaluations begin
+FORMER = (
+    *("model.onnx", "model-last.onnx", "model-previous.onnx"),
+    *(f"evaluation/{name}-*.{ending}" for name in MEASURED for ending in ("json", "html")),
+)  # what `eval` and `export` wrote into a run
+CARD_MARK = b"library_name: imdb-tx"  # in a model card; a user may have another README.md there
 MIN_COMPARED = 20  # reviews; fewer say nothing about the mean of two models
 
 
@@ -99,12 +105,15 @@ def conclude(opened: run.Run) -> run.Run:
     evaluations, the model card and exported files: they are of earlier checkpoints or another temperature.
     Returns the run.
     """
-    former = [
-        opened.folder / name for name in (run.CARD, "model.onnx", "model-last.onnx", "model-previous.onnx")
-    ]
-    for path in (*former, *filter(Path.is_file, opened.folder.glob("evaluation/*"))):
-        path.unlink(missing_ok=True)
-    if not opened.config.data.held_out_fraction or opened.info.kind == "encoder":
+    if opened.info.kind == "encoder":
+        return opened
+    for pattern in FORMER:
+        for path in opened.folder.glob(pattern):
+            path.unlink()
+    card = opened.folder / run.CARD
+    if card.exists() and CARD_MARK in card.read_bytes():
+        card.unlink()
+    if not opened.config.data.held_out_fraction:
         return opened
     logits, labels = validation_logits(opened)
     temperature = scores.fit_temperature(logits, labels, usual=scores.USUAL_TEMPERATURE)

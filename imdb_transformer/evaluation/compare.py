@@ -84,10 +84,11 @@ def pair_of(
     disagreed, more = only_first + only_second, only_second - only_first
     middle = more / (num + 2)
     margin = NORMAL_95 * np.sqrt(disagreed + 1 - more * middle) / (num + 2)
+    low, high = np.clip([middle - margin, middle + margin], -1, 1).tolist()
     p_value = float(binomtest(only_second, disagreed, 0.5).pvalue) if disagreed else 1.0
     return Pair(
         first=first, second=second, only_first_right=only_first, only_second_right=only_second,
-        p_value=p_value, difference=more / num, low=float(middle - margin), high=float(middle + margin),
+        p_value=p_value, difference=more / num, low=low, high=high,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from imdb_transformer.store.files import write_whole
 LENGTHS = (100, 200, 400)  # words, where slices end
 LABELLED_SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of another source, together
-LONGEST_NAMES = 60  # characters of the other runs' names in a file's name
+LONGEST_NAMES = 60  # bytes of the other runs' names in a file's name
 CLEAN = "not in training"  # the slice without reviews that are in training or validation, too
 
 
@@ -71,7 +71,11 @@ def evaluate(
 
 
 def save(predictions: Predictions) -> None:
-    """Writes an evaluation into its run."""
+    """Writes an evaluation into its run. Warns, and does not, if a training has ended in it meanwhile."""
+    opened, is_folder = predictions.run, predictions.predictor.models[0].checkpoint.is_dir()
+    if is_folder and run.open_info(opened.folder) != opened.info:
+        warn(f"{opened.folder} has changed meanwhile: this evaluation is not kept. Evaluate it again")
+        return
     predictions.file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(predictions.file, predictions.evaluation.model_dump_json(indent=1).encode())
 
@@ -197,7 +201,8 @@ def _file(models: Sequence[Model], split: str, corpus_name: str) -> Path:
             for each in others
         )
         paths = "\n".join(str(each.checkpoint.resolve()) for each in others)
-        parts += ["with", names[:LONGEST_NAMES], hashlib.sha256(paths.encode()).hexdigest()[:8]]
+        short = names.encode()[:LONGEST_NAMES].decode(errors="ignore")
+        parts += ["with", short, hashlib.sha256(paths.encode()).hexdigest()[:8]]
     return first.origin.reports / "evaluation" / f"{'-'.join(parts)}.json"
 
 
@@ -205,8 +210,10 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
     """(N,), false for the texts that are known to be a run's training or validation reviews."""
     learnt: set[str] = set()
     for opened in runs:
-        config = opened.config.data.model_copy(update={"data_dir": data_dir} if data_dir else {})
-        learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
+        config = opened.config.data
+        for place in {config.data_dir, data_dir or config.data_dir}:
+            stored_there = config.model_copy(update={"data_dir": place})
+            learnt |= corpus.learnt_texts(stored_there, opened.info.corpus_hash)
     return np.array([single_spaced(text) not in learnt for text in texts])
 
 

@@ -194,8 +194,14 @@ def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArr
 def confidence_bins(
     probabilities: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> list[tuple[float, float, int]]:
-    """(mean confidence, accuracy, number of reviews) of 15 bins, least confident first."""
+    """(mean confidence, accuracy, number of reviews) of 15 bins, least confident first.
+
+    Reviews of equal confidence may fall into several bins. Each counts with the accuracy of all of them, so
+    their order does not matter.
+    """
     confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
+    _, group, sizes = np.unique(confidence, return_inverse=True, return_counts=True)
+    correct = (np.bincount(group, correct) / sizes)[group]
     bins = np.array_split(np.argsort(confidence, kind="stable"), min(NUM_BINS, len(labels)))
     return [(float(confidence[rows].mean()), float(correct[rows].mean()), len(rows)) for rows in bins]
 

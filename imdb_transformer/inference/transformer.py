@@ -29,10 +29,13 @@ class TransformerModel:
     def __init__(self, opened: run.Run, folder: Path, *, device: str = "auto", exact: bool = False) -> None:
         """From a run and the folder of one of its checkpoints. Raises RunError if they do not fit.
 
-        With `exact` it computes in fp32, even if bf16 is faster.
+        With `exact` it computes in fp32, even if bf16 is faster. `auto` is a GPU if there is one, unless the
+        run was trained with `device = "cpu"`.
         """
         check_predicts(opened, folder)
         self.origin, self.checkpoint = opened, folder
+        if device == "auto" and opened.config.train.device == "cpu":
+            device = "cpu"
         changes = {"device": device} | ({"precision": "fp32"} if exact else {})
         self.hardware = hardware.choose(opened.config.train.model_copy(update=changes))
         self.precision = self.hardware.precision

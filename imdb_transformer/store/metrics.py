@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from imdb_transformer.store.files import errors_name, write_whole
 
@@ -31,27 +31,30 @@ def drop_after(folder: Path, step: int) -> None:
     """Removes the lines after `step`, and a line that a crash cut. A resumed run logs them again."""
     lines = [line for line in read(folder) if line["step"] <= step]
     write_whole(folder / FILE_NAME, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    (folder / EVENTS).unlink(missing_ok=True)
-    _append_events(folder, lines)
+    _append_events(folder, lines, mode="wb")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The lines before the first damaged one."""
+    """The lines without the damaged ones."""
+    return [line for line in parsed(folder) if line is not None]
+
+
+def parsed(folder: Path) -> list[dict[str, Any] | None]:
+    """The lines, with None for each damaged one."""
     path = folder / FILE_NAME
-    lines: list[dict[str, Any]] = []
-    for each in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            line = json.loads(each)
-        except (ValueError, RecursionError):  # the latter from deeply nested brackets
-            break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            break
-        lines.append(line)
-    return lines
+    return [_parsed(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Adds the numbers for TensorBoard; those of a validation are `validation/accuracy` and so on."""
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):  # the latter from deeply nested brackets
+        return None
+    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None
+
+
+def _append_events(folder: Path, lines: Sequence[dict[str, Any]], mode: Literal["ab", "wb"] = "ab") -> None:
+    """Writes the numbers for TensorBoard; those of a validation are `validation/accuracy` and so on."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -60,7 +63,7 @@ def _append_events(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
         return
     path = folder / EVENTS
     path.parent.mkdir(exist_ok=True)
-    with errors_name(path), path.open("ab") as file:
+    with errors_name(path), path.open(mode) as file:
         for line in lines:
             scores = {f"validation/{name}": score for name, score in line.get("validation", {}).items()}
             numbers = {

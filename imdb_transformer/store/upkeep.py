@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, count
@@ -13,6 +14,7 @@ from imdb_transformer.errors import RunError, warn
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 
+SECONDS_BETWEEN_TRIES = (0.05, 0.2, 1.0)
 MAX_NAME_BYTES = 60  # of the reviews' name in a run's name; a file system allows 255 in all
 
 
@@ -131,11 +133,15 @@ def verify(folder: Path) -> dict[str, str]:
     if not opened.is_shipped:  # comes without
         problems[metrics.FILE_NAME] = _problem(_check_metrics, opened)
     names = {path.name for path in opened.checkpoints.glob("[!.]*")}
+    is_finished = opened.info.status == "finished"
     for name in sorted(names | _required_checkpoints(opened)):
-        # After a kill, a checkpoint of an unfinished run may still have its former name.
-        is_finished = opened.info.status == "finished"
-        path = opened.checkpoints / name if is_finished else opened.checkpoint(name)  # type: ignore[arg-type]
-        problems[f"checkpoints/{name}"] = _problem(_check_checkpoint, opened, path)
+        for seconds in (0,) if is_finished else (0, *SECONDS_BETWEEN_TRIES):
+            time.sleep(seconds)  # a training may be replacing the checkpoint
+            # After a kill, a checkpoint of an unfinished run may still have its former name.
+            path = opened.checkpoints / name if is_finished else opened.checkpoint(name)  # type: ignore[arg-type]
+            problem = problems[f"checkpoints/{name}"] = _problem(_check_checkpoint, opened, path)
+            if not problem:
+                break
     return problems
 
 
@@ -161,10 +167,10 @@ def _check_metrics(opened: run.Run) -> None:
         if is_finished and opened.info.kind != "linear":
             raise RunError(f"{path} is missing.")
         return
-    num_lines, num_whole = len(path.read_bytes().splitlines()), len(metrics.read(opened.folder))
+    lines = metrics.parsed(opened.folder)
     # A crash or a full disk cuts the last line only, and a resumed run drops it.
-    if num_whole < num_lines - (not is_finished):
-        raise RunError(f"{path}: line {num_whole + 1} of {num_lines} is damaged.")
+    if None in lines[: len(lines) - (not is_finished)]:
+        raise RunError(f"{path}: line {lines.index(None) + 1} of {len(lines)} is damaged.")
 
 
 def _check_checkpoint(opened: run.Run, folder: Path) -> None:

@@ -5,7 +5,9 @@ step, dropout of (seed, step). So the checkpoint `last` holds tensors and a few 
 continues from it equals the run that was never interrupted, on a CPU bit for bit.
 """
 
+import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,6 +132,13 @@ def _by(number: signal.Signals) -> str:
     return "" if number == signal.SIGINT else f" by {number.name}"
 
 
+def _leave_terminal() -> None:
+    """Redirects output to /dev/null if it goes to a terminal: writing to a closed one raises OSError."""
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
 @contextmanager
 def stop_requests() -> Iterator[list[signal.Signals]]:
     """Collects signals as requests to stop. A Ctrl-C after the first one stops the program at once.
@@ -142,6 +151,8 @@ def stop_requests() -> Iterator[list[signal.Signals]]:
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
         stops.append(signal.Signals(number))
+        if number == signal.SIGHUP:
+            _leave_terminal()
         signal.signal(signal.SIGINT, before)
 
     with signals_handled_by(ask):

@@ -65,7 +65,7 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     num_steps, fewest, most = _length_of_training(config, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
     num_evals = options.evals_per_epoch
-    if not options.epochs:
+    if not options.epochs and num_evals == type(options)().evals_per_epoch:  # the default
         num_evals = max(1, min(num_evals, MAX_EVALS // epochs))
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 

@@ -43,7 +43,7 @@ def training_steps(
     requested: the caller's config, from which `config` was made; it is compared when the run is continued.
 
     Raises TypeError, ConfigError, DataError, RunError or ResourceError before the first step; later
-    DivergedError, and Interrupted after Ctrl-C or SIGTERM.
+    DivergedError, and Interrupted after one of `errors.SIGNALS`.
     """
     if not isinstance(config, Config | None):
         raise TypeError(f"Pass a config, such as load_config('base.toml'), not {config!r}.")
@@ -110,7 +110,7 @@ def begin(
         characters_per_piece=length,
         requested_hash=config_file.hash_of(requested or config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
-        teachers=tuple(str(path if run.locate(path)[0].is_shipped else path.resolve()) for path in teachers),
+        teachers=tuple(map(_recorded, teachers)),
         fill=lambda new: checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters()),
     )
     return prepared
@@ -138,18 +138,27 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
 def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -> None:
     """Raises RunError if a run has another config, other origins or other reviews."""
     stored = corpus.ensure(config.data)
-    origin_hash = opened.info.origin_hash
-    with suppress(RunError):  # an encoder that has been deleted is not another one
-        origin_hash = starting_weights.origin_hash(opened.config, teachers)
+    try:
+        has_other_origin = starting_weights.origin_hash(opened.config, teachers) != opened.info.origin_hash
+    except RunError:  # an encoder or teacher that has been deleted is not another one
+        has_other_origin = tuple(map(_recorded, teachers)) != opened.info.teachers
     was_requested = opened.info.requested_hash == config_file.hash_of(config)
     differences = {
         "with another config": opened.config != config and not was_requested,
-        "of another encoder or --teacher": opened.info.origin_hash != origin_hash,
+        "of another encoder or --teacher": has_other_origin,
         "on other reviews": stored.content_hash != opened.info.corpus_hash,
     }
     for difference, exists in differences.items():
         if exists:
             raise RunError(f"{opened.folder} is a run {difference}; name another --run-dir.")
+
+
+def _recorded(teacher: Path) -> str:
+    """How a run names its teacher: by its absolute path, or by the name of a run of the package."""
+    with suppress(RunError):
+        if run.locate(teacher)[0].is_shipped:
+            return str(teacher)
+    return str(teacher.resolve())
 
 
 def compile_if_long(prepared: Prepared, num_processes: int) -> None:

@@ -179,7 +179,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
         if is_new_or_short or is_few:
             dropout = max(dropout, DROPOUT)
-        if is_new_or_short and is_few:
+        if is_new_or_short and is_few and config.train.ema_decay:
             first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
     config = config.replaced("train", init_from=str(chosen), first_share=first_share)
     return config.replaced("model", dropout=dropout)
