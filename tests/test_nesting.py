@@ -67,6 +67,14 @@ def test_brackets_that_do_not_nest_are_accepted(tmp_path: Path, content: str) ->
     assert sources.read(DataConfig(source=str(tmp_path / "t.jsonl"))).classes == ("a", "b")
 
 
+@pytest.mark.parametrize("ending", ["", "\\", "\n"])
+def test_a_cut_string_of_escaped_quotes_is_searched_once(tmp_path: Path, ending: str) -> None:
+    line = '{"text": "' + '\\"a' * 300_000 + ending  # a search from each quote would take hours
+    (tmp_path / "r.jsonl").write_text(line)
+    with pytest.raises(DataError, match=r"line 1 is not JSON"):
+        sources.read(DataConfig(source=str(tmp_path / "r.jsonl")))
+
+
 def test_brackets_that_nest_over_many_lines_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('[{"text": \n' + '["]"\n,' * 200)
     with pytest.raises(

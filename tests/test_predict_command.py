@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from imdb_transformer import config_file
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference import predicted_tables
 from imdb_transformer.store import run
 from tests.conftest import accept_config, imdb_tx
@@ -46,6 +46,7 @@ def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
         ["predict", "a", "-"],
         ["predict", "a", "--text-column", "body"],
         ["predict", "a", "--encoding", "cp1252"],
+        ["predict", "--run", "imdb", "-", "--text-column", "body"],
         ["predict", "--input", "b.csv", "--force"],
         ["train", "--resume", "runs/x", "--set", "train.lr=1"],
         ["train", "--resume", "runs/x", "--config", "demo.toml"],
@@ -68,6 +69,14 @@ def test_lines_of_a_pipe_are_predicted_before_it_ends_and_bad_ones_are_skipped(t
         assert (stdout.count(b"\n"), running.returncode) == (1, 0)
         assert b"skipped: standard input: line 2 is not UTF-8" in stderr
         assert b"skipped rows: 1" in stderr
+
+
+def test_a_bad_row_of_a_pipe_leaves_no_folder(trained: Path, tmp_path: Path) -> None:
+    command = ("predict", "--run", trained, "--input", "-", "--output", tmp_path / "out.csv")
+    for content, error in ((b"good\n\xff\n", DataError), (b"good\n", None)):
+        ended = imdb_tx(*command, stdin=content)
+        assert type(ended.exception) is (error or type(None))
+        assert [path.name for path in tmp_path.iterdir()] == ([] if error else ["out.csv"])
 
 
 def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: Path) -> None:

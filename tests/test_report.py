@@ -219,6 +219,13 @@ def test_an_axis_that_does_not_start_at_zero_says_so() -> None:
     assert ">95.00</text>" in drawn  # the best has its value
 
 
+def test_an_axis_of_tiny_values_has_distinct_ticks() -> None:
+    for high in (1e-9, 1e-11, 3e-300):
+        shown = charts.ticks(0, high)
+        assert len(set(shown)) == len(shown) > 3
+        assert shown[-1] >= high
+
+
 def test_the_axis_of_a_loss_starts_at_zero() -> None:
     drawn = figures.losses({"run": [{"step": i, "loss": 5.0 + i} for i in range(1, 9)]})
     assert re.search(r'text-anchor="end">0</text>', drawn)

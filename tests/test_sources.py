@@ -242,6 +242,22 @@ def test_the_card_says_which_file_is_which_split(tmp_path: Path, mark: str) -> N
     assert (splits["train"].texts, splits["test"].texts) == (texts["b.csv"], texts["a.csv"])
 
 
+def test_no_split_of_a_card_replaces_another_and_unknown_ones_are_named(tmp_path: Path) -> None:
+    write_splits(tmp_path, "a.csv", "b.csv", "c.csv")
+
+    def write_card(*splits: str) -> None:
+        pairs = zip(splits, "abc", strict=True)
+        blocks = "".join(f"  - split: {split}\n    path: {name}.csv\n" for split, name in pairs)
+        (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: x\n  data_files:\n{blocks}---\n")
+
+    write_card("train", "test", "eval")
+    with pytest.raises(DataError, match="two splits for test; one of them is 'eval'"):
+        read(tmp_path)
+    write_card("train", "test", "holdout")
+    with pytest.warns(DataWarning, match="not read: the split 'holdout'"):
+        assert [*read(tmp_path).splits] == ["train", "test"]
+
+
 def test_numbers_have_the_class_names_of_the_table_before(tmp_path: Path) -> None:
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
@@ -484,6 +500,46 @@ def test_class_folders_may_have_validation_and_another_encoding(tmp_path: Path) 
     with pytest.warns(DataWarning, match="rows left out: 5"):
         read = sources.read(DataConfig(source=str(tmp_path), bad_rows="skip"))
     assert read.splits["train"].texts == ["plain, too", "and this"]
+
+
+def test_a_byte_order_mark_is_no_text_and_decides_the_encoding(tmp_path: Path) -> None:
+    contents = {"pos/1": "\ufeffgut, schön".encode(), "pos/2": b"fine", "neg/1": "öde".encode("utf-16")}
+    for name, content in contents.items():
+        (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / f"{name}.txt").write_bytes(content)
+    for encoding in ("utf-8", "ascii"):
+        assert sorted(read(tmp_path, encoding=encoding).splits["train"].texts) == [
+            "fine",
+            "gut, schön",
+            "öde",
+        ]
+    (tmp_path / "train" / "neg" / "1.txt").write_bytes("öde".encode("utf-16")[:-1])
+    with pytest.raises(DataError, match=r"neg/1\.txt is not UTF-16\. "):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("false", "true"), ("False", "True"), ("FALSE", "TRUE")])
+def test_booleans_are_the_classes_that_other_tables_call_so(names: tuple[str, str]) -> None:
+    rows: list[LabelledText] = [
+        ("a", True, "r 1"),
+        ("b", False, "r 2"),
+        ("c", "True", "r 3"),
+        ("d", "false", ""),
+    ]
+    assert from_label_names({"train": rows}, "r", names).splits["train"].labels == [1, 0, 1, 0]
+
+
+def test_classes_of_booleans_are_called_as_in_written_tables(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [True, False]}), tmp_path / "r.parquet")
+    assert read(tmp_path / "r.parquet").classes == ("false", "true")
+    assert read(write_csv(tmp_path, ["a", "b"], ["True", "False"])).classes == ("False", "True")
+
+
+def test_a_label_that_python_cannot_hold_is_refused(tmp_path: Path) -> None:
+    late = pa.array([253402300800_000_000, 0], pa.timestamp("us", "Europe/Berlin"))  # in the year 10000
+    pq.write_table(pa.table({"text": ["a", "b"], "label": late}), tmp_path / "r.parquet")
+    with pytest.raises(DataError, match="column 'label' has a value that cannot be read"):
+        read(tmp_path / "r.parquet")
 
 
 def test_a_text_file_beside_tables_may_hold_the_unlabelled_reviews(tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ def test_a_copy_with_other_tags_punctuation_spaces_or_capitals_has_the_same_key(
     assert words_key("A fine film I'd see it once") != words_key(text)
 
 
+def test_a_text_of_many_opening_brackets_has_a_key_at_once() -> None:
+    assert words_key("<b>good</b> " + "<3 " * 300_000) == words_key("good " + "3 " * 300_000)
+
+
 def test_the_loss_of_stars_is_added_with_its_weight_where_stars_are_known(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

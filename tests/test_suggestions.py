@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pyarrow as pa
 import pytest
@@ -112,6 +113,16 @@ def test_a_column_with_another_type_than_text_can_be_the_label(tmp_path: Path) -
     lines = [f'{{"body": "{text}", "stars": {stars}, "tags": ["a"]}}' for *_, text, stars in german_rows()]
     (tmp_path / "r.jsonl").write_text("\n".join(lines), encoding="utf-8")
     shown = suggested_options(tmp_path / "r.jsonl", "utf-8", "text", "label")
+    assert shown == " Perhaps: --text-column body --label-column stars"
+
+
+def test_columns_that_python_cannot_hold_are_never_suggested(tmp_path: Path) -> None:
+    late = pa.array([253402300800_000_000] * 10, pa.timestamp("us", "Europe/Berlin"))  # in the year 10000
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((10, 2), np.float32))
+    texts = [f"a film of which I have seen {i} parts" for i in range(10)]
+    table = pa.table({"body": texts, "vector": tensors, "until": late, "stars": [1, 2] * 5})
+    parquet.write_table(table, tmp_path / "r.parquet")
+    shown = suggested_options(tmp_path / "r.parquet", "utf-8", "text", "label")
     assert shown == " Perhaps: --text-column body --label-column stars"
 
 

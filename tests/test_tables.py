@@ -183,6 +183,39 @@ def test_a_row_with_a_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, numbers
     assert len(reported) == 1
 
 
+@pytest.mark.parametrize("numbers", [(1, 2**63, 3), (2**64 - 1, 2**63, 3)])
+def test_whole_numbers_of_64_bits_without_a_sign_are_kept(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    (tmp_path / "r.jsonl").write_text("".join(f'{{"text": "t", "id": {number}}}\n' for number in numbers))
+    assert [row["id"] for row in rows_of(tmp_path / "r.jsonl")] == [*numbers]
+
+
+def test_an_empty_cell_of_a_single_column_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("\ntext\na\n\n\nb\n\n\n")
+    assert [row["text"] for row in rows_of(tmp_path / "r.csv")] == ["a", "", "", "b"]
+    (tmp_path / "r.csv").write_text("text,id\na,1\n\nb,2\n")
+    assert [row["text"] for row in rows_of(tmp_path / "r.csv")] == ["a", "b"]
+    book = openpyxl.Workbook()
+    for row in ([], ["text"], ["a"], [], ["b"], []):
+        book.active.append(row)
+    book.active["A9"].font = openpyxl.styles.Font(bold=True)  # a cell without a value
+    book.save(tmp_path / "r.xlsx")
+    assert [row["text"] for row in rows_of(tmp_path / "r.xlsx")] == ["a", "", "b"]
+
+
+def test_a_workbook_whose_first_sheet_is_blank_says_that_only_this_one_is_read(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.create_sheet("data").append(["text"])
+    book.save(tmp_path / "r.xlsx")
+    with pytest.raises(DataError, match=r"is empty, or has only bad rows\. Only the first sheet"):
+        rows_of(tmp_path / "r.xlsx")
+
+
+def test_a_cut_utf16_file_is_called_by_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_bytes("text,label\na,x\n".encode("utf-16") + b"\0")
+    with pytest.raises(DataError, match="is not utf-16 after line 2"):
+        rows_of(tmp_path / "r.csv")
+
+
 def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
     rows = [{"text": "good", "n": 1}, {"text": "bad", "n": 2}]
     (tmp_path / "r.json").write_text("\n" + json.dumps(rows, indent=1))

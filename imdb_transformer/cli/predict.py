@@ -66,8 +66,11 @@ def predict(
     if source is None:
         predictions.predict_texts(request, texts or [])
         return
+    from imdb_transformer.data.tables import is_table
     from imdb_transformer.inference.predictor import origin_of
 
+    if text_column and output is None and not is_table(source):
+        raise ConfigError("--text-column needs a table: this input is read line by line, without columns.")
     column = text_column or origin_of(paths[0]).config.data.text_column
     reading = predictions.InputFormat(column, encoding, bad_rows)
     if output is None:

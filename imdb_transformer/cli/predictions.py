@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.errors import Interrupted
+from imdb_transformer.errors import DataError, Interrupted
 from imdb_transformer.report import reviews, summaries, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -215,9 +215,10 @@ def write_rows(
                     bar.update(num_rows - bar.n)
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
-            except Interrupted as stopped:
+            except (Interrupted, DataError) as stopped:
                 if not source.is_file():  # a pipe cannot be read again
-                    shutil.rmtree(predicted_tables.parts_folder(output))
+                    shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
+                if isinstance(stopped, DataError) or not source.is_file():
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None

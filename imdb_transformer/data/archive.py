@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from imdb_transformer.data.layouts import is_hidden
 from imdb_transformer.data.reviews import SPLIT_ALIASES, Report, Reviews, RowsBySplit, from_label_names
-from imdb_transformer.data.rows import check_encoding, undecodable
+from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
 
@@ -136,14 +136,15 @@ def _collect(
     files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Report,
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
-    encoding = check_encoding(encoding)
+    check_encoding(encoding)
     rows: RowsBySplit = {}
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
+        used = encoding_of(content, encoding)
         try:
-            text = content.decode(encoding)
+            text = content.decode(used)
         except UnicodeDecodeError:
-            bad_row(f"{origin}: {path} {undecodable(encoding)}")
+            bad_row(f"{origin}: {path} {undecodable(used)}")
             continue
         split = "unsupervised" if folder == "unsup" else SPLIT_ALIASES.get(split, split)
         rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))

@@ -45,7 +45,8 @@ def load_table(path: Path) -> NDArray[np.uint64]:
 
 def words_key(text: str) -> int:
     """60 bits of the SHA-256 of a text's words. Tags, punctuation, spaces and case do not change it."""
-    words = NO_WORD.sub(" ", text).casefold().split()
+    end = text.rfind(">") + 1  # a "<" after it begins no tag, and looking for its ">" would take long
+    words = NO_WORD.sub(" ", text[:end] + text[end:].replace("<", " ")).casefold().split()
     return int(sha256(" ".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:15], 16)
 
 

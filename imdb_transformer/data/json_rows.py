@@ -14,7 +14,8 @@ from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
 
 MAX_NESTING = 100
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
-JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
+JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""also one that is cut: otherwise each escaped quote in it would start another search to the end"""
 
 
 def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
@@ -65,8 +66,9 @@ def _parsed(text: str, encoding: str) -> Any:
 
 def type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of most of them: rows with others are reported on conversion."""
-    with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; over 64 bits
-        return with_leaves(pa.array(values).type, TEXT_FOR_NULL)
+    for kind in (None, pa.uint64()):  # the latter for numbers of 64 bits without a sign, such as hashes
+        with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; too large
+            return with_leaves(pa.array(values, kind).type, TEXT_FOR_NULL)
     values = [value for value in values if value is not None and value == value]  # NaN is missing
     kinds = Counter(type_of([value]) for value in values if len(values) > 1)
     return kinds.most_common(1)[0][0] if kinds else pa.string()

@@ -23,6 +23,7 @@ MAX_REVIEW_BYTES = 64 << 20  # of a line or a row; the longest in IMDB has 14 kB
 CHUNK_CHARACTERS = 16 << 20
 NUM_SPELLINGS = 3  # classes, in a warning
 MISSING = ("nan", "null", "<na>")  # what other programs write for a missing label, in lower case
+BOOLEANS = ("false", "true")
 MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
 BREAK_TAG = r"<br\s*/?>"  # a line break in IMDB's reviews, in upper or lower case; models read it as a space
@@ -82,13 +83,16 @@ def from_label_names(
         classes = sorted(filter(None, names), key=_numbers_first)
         _warn_of_spellings(classes)
     index = {name: i for i, name in enumerate(classes)}
+    # pandas writes True into CSV, where JSON, Parquet and this package have true.
+    index = {name.lower(): i for name, i in index.items() if name.lower() in BOOLEANS} | index
     splits = {}
     for split in (name for name in SPLITS if name in rows):
         is_labelled = labelled and split != "unsupervised"
         splits[split] = Rows([], [])
         for text, label, place in rows[split]:
-            name = label_name(label)
-            number = index.get(name or "") if is_labelled else UNLABELLED
+            name = label_name(label) or ""
+            number = index.get(name, index.get(name.lower() if name.lower() in BOOLEANS else ""))
+            number = number if is_labelled else UNLABELLED
             if number is not None:
                 splits[split].texts.append(text)
                 splits[split].labels.append(number)
@@ -135,6 +139,8 @@ def label_name(value: object) -> str | None:
     """The class of a label: 1, " 1.0 " and 1,0 are the class 1. None if there is no label, or NaN."""
     if value is None or value != value:  # NaN
         return None
+    if isinstance(value, bool):
+        return BOOLEANS[value]
     name = re.sub(r"^([+-]?\d+),(\d\d?)$", r"\1.\2", str(value).strip())
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 

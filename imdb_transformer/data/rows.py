@@ -56,7 +56,9 @@ def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
         if decoder is None:
             if advice := next((OTHER_FORMATS[mark] for mark in OTHER_FORMATS if data.startswith(mark)), ""):
                 raise ValueError(advice)
-            decoder = io.IncrementalNewlineDecoder(_decoder(encoding, data), translate=False)
+            encoding = encoding_of(data, encoding)
+            usual = codecs.getincrementaldecoder(encoding)("surrogateescape")
+            decoder = io.IncrementalNewlineDecoder(usual, translate=False)
         try:
             pending.append(decoder.decode(data, final=not data))
         except UnicodeDecodeError as error:  # UTF-16 has no single bytes to mark
@@ -82,16 +84,18 @@ def check_encoding(encoding: str) -> str:
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
 
 
-def _decoder(encoding: str, first: bytes) -> codecs.IncrementalDecoder:
+def encoding_of(content: bytes, encoding: str) -> str:
+    """The encoding of a file that begins with `content`: a byte order mark overrides `encoding`."""
     usual = check_encoding(encoding)
-    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if first.startswith(mark)), usual)
-    return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("surrogateescape")
+    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if content.startswith(mark)), usual)
+    return "utf-8-sig" if name == "utf-8" else name
 
 
 def undecodable(encoding: str) -> str:
     """The problem of a row with `UNDECODED` characters."""
     hint = "; if Windows wrote it, try --encoding cp1252 (data.encoding=cp1252)"
-    return f"is not {encoding.upper()}{hint if encoding.lower() in ('utf-8', 'utf8', 'ascii') else ''}"
+    name = encoding.lower().removesuffix("-sig")
+    return f"is not {name.upper()}{hint if name in ('utf-8', 'utf8', 'ascii') else ''}"
 
 
 def read_lines(
@@ -147,6 +151,7 @@ def read_delimited(
 
 
 def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
+    blank: list[int] = []  # numbers of blank lines, which are empty cells if there is one column
     while True:
         number, problem = reader.line_num + 1, ""
         try:
@@ -155,7 +160,8 @@ def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> I
         except csv.Error as error:
             row, problem = [], "opens a quote that is not closed" if "end of" in str(error) else f"({error})"
         else:
-            if not row:  # a blank line
+            if not row:
+                blank.append(number)
                 continue
             if len(row) != len(names):
                 problem = f"has another number of fields than the header ({len(row)}, not {len(names)})"
@@ -168,6 +174,8 @@ def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> I
                 problem = "has a quoted cell with another row in it"
             elif UNDECODED.search("".join(row)):
                 problem = undecodable(encoding)
+        yield from ((each, {names[0]: ""}) for each in blank if len(names) == 1)  # not those at the end
+        blank = []
         if not problem:
             yield number, dict(zip(names, row, strict=True))
         else:
@@ -189,15 +197,19 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
             sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
             sheet.reset_dimensions()  # some programs write a size that leaves rows out
             cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
+            while cells and not any(cells[-1]):
+                cells.pop()
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None
-    numbered = ((number, row) for number, row in enumerate(cells, 1) if any(row))
-    names = next(numbered, (0, []))[1]
+    numbered = enumerate(cells, 1)
+    names = next((row for _, row in numbered if any(row)), [])
     while names and not names[-1]:
         names.pop()
 
     def rows() -> Iterator[Row]:
         for number, row in numbered:
+            if not any(row) and len(names) > 1:
+                continue
             if any(row[len(names) :]):
                 bad_row(number, f"has more cells than the header, which has {len(names)}")
             else:

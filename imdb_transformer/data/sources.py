@@ -174,7 +174,11 @@ def _labelled_texts(
         labels: Iterable[Any] = [None] * len(texts)
         if is_labelled:
             column = batch.column(config.label_column)
-            labels = column.to_pylist()
+            try:
+                labels = column.to_pylist()
+            except (ValueError, OverflowError, pa.ArrowException) as error:  # a date after the year 9999
+                problem = f"column {config.label_column!r} has a value that cannot be read"
+                raise DataError(f"{origin}: {problem} ({reason_of(error)}).") from None
             if pa.types.is_floating(kind):  # a short 4.1 became 4.099999904632568
                 labels = [float(str(number)) for number in column.to_numpy(zero_copy_only=False)]
         if names is not None:
@@ -210,6 +214,13 @@ def _load_dataset(
     try:
         for loaded_name, loaded in datasets.load_dataset(name, **options).items():
             split = SPLIT_ALIASES.get(loaded_name, loaded_name)
+            if split in rows:
+                raise DataError(f"{name} has two splits for {split}; one of them is {loaded_name!r}.")
+            if split not in SPLITS:
+                warn(
+                    f"{name}: not read: the split {loaded_name!r}. The others are called {', '.join(SPLITS)}"
+                )
+                continue
             tables.check_columns(loaded.column_names, _columns_needed(split, config), name)
             table = loaded.with_format("arrow")[:].combine_chunks()
             blocks = [(batch, range(1, len(batch) + 1)) for batch in table.to_batches()]

@@ -6,6 +6,7 @@ import shlex
 import zlib
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -79,7 +80,7 @@ def _can_decode(data: bytes, encoding: str) -> bool:
 def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
     """Whether the names of columns are rather a row: one is repeated below it, or is alone and long."""
     is_text = len(names) == 1 and len(names[0].split()) > MAX_NAME_WORDS
-    return is_text or any(name in rows.column(i).to_pylist() for i, name in enumerate(names))
+    return is_text or any(name in _values(rows.column(i)) for i, name in enumerate(names))
 
 
 def _text_like(rows: pa.RecordBatch) -> str | None:
@@ -97,7 +98,15 @@ def _label_like(rows: pa.RecordBatch, text: str | None) -> list[str]:
     similar = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if name != text and name and not pa.types.is_nested(column.type):
-            num_values = len(set(column.to_pylist()) - {None, ""})
+            num_values = len(_values(column) - {None, ""})
             if 2 <= num_values <= min(MAX_CLASSES, len(column) // MIN_ROWS_PER_CLASS):
                 similar.append(name)
     return similar
+
+
+def _values(column: "pa.Array[Any]") -> set[Any]:
+    """The different values; none if Python cannot hold one, such as a date after the year 9999."""
+    try:
+        return set(column.to_pylist())
+    except (TypeError, ValueError, OverflowError, pa.ArrowException):
+        return set()

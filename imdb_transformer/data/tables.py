@@ -93,7 +93,7 @@ def _read(
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
         schema = next(contents)
         if not schema.names:
-            raise EmptyError(f"{path} is empty, or has only bad rows.")
+            raise EmptyError(f"{path} is empty, or has only bad rows.{_about_sheets(path)}")
         check_columns(schema.names, wanted, path)
         yield schema
         yield from contents
@@ -194,11 +194,14 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
         what = "several columns" if several else "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
         listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
-        sheet = " Only the first sheet is read." if str(origin).lower().endswith(".xlsx") else ""
         raise DataError(
             f"{origin} has {what} {' and '.join(map(repr, several or missing))}; it has: {listed}. "
-            f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}.{sheet}"
+            f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}.{_about_sheets(origin)}"
         )
+
+
+def _about_sheets(origin: object) -> str:
+    return " Only the first sheet is read." if str(origin).lower().endswith(".xlsx") else ""
 
 
 def class_names(schema: pa.Schema, column: str) -> list[str] | None:

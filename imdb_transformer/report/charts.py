@@ -80,7 +80,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, last + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
