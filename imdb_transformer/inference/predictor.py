@@ -74,10 +74,10 @@ class Predictor:
     ) -> Self:  # fmt: skip
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
-        `device`: "auto" uses a GPU if there is one, and "cpu" does not. `exact`: compute in fp32 even if bf16
-        is faster. `few`: for a few texts, compute in fp32 without torch, which takes longer to import than
-        they take. `threshold`: the probability from which the second of two classes is predicted; without it,
-        the more probable class. Raises RunError and ConfigError.
+        `device`: "auto" uses a GPU if there is one, unless the run was trained with "cpu". `exact`: compute
+        in fp32 even if bf16 is faster. `few`: for a few texts, compute in fp32 without torch, which takes
+        longer to import than they take. `threshold`: the probability from which the second of two classes is
+        predicted; without it, the more probable class. Raises RunError and ConfigError.
         """
         if not paths:
             raise ConfigError("No run is named. Name one, such as imdb, or several.")
