@@ -263,27 +263,27 @@ def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(
 @pytest.mark.parametrize(
     ("length", "few", "start", "values", "kind", "dropout", "first_share", "reads_first"),
     [
-        (249, 33, "imdb", (), "classifier", 0.1, 0.35, False),
-        (249, 32, "imdb", (), "classifier", 0.1, 0.0, False),
-        (250, 33, "imdb", (), "classifier", 0.1, 0.0, False),
-        (250, 32, "imdb", (), "classifier", 0.0, 0.0, False),
-        (250, 33, "imdb-encoder", (), "classifier", 0.1, 0.35, True),
-        (250, 32, "imdb-encoder", (), "classifier", 0.1, 0.0, True),
-        (249, 33, "imdb", ("model.dropout=0.3",), "classifier", 0.3, 0.35, False),
-        (249, 33, "imdb", ("train.init_from=imdb",), "classifier", 0.0, 0.0, False),
-        (249, 33, "imdb", ("train.init_from=imdb-encoder",), "classifier", 0.0, 0.0, False),
-        (249, 33, "imdb", (), "encoder", 0.0, 0.0, False),
+        (50, 33, "imdb", (), "classifier", 0.1, 0.35, False),
+        (50, 32, "imdb", (), "classifier", 0.1, 0.0, False),
+        (70, 33, "imdb", (), "classifier", 0.1, 0.0, False),
+        (70, 32, "imdb", (), "classifier", 0.0, 0.0, False),
+        (70, 33, "imdb-encoder", (), "classifier", 0.1, 0.35, True),
+        (70, 32, "imdb-encoder", (), "classifier", 0.1, 0.0, True),
+        (50, 33, "imdb", ("model.dropout=0.3",), "classifier", 0.3, 0.35, False),
+        (50, 33, "imdb", ("train.init_from=imdb",), "classifier", 0.0, 0.0, False),
+        (50, 33, "imdb", ("train.init_from=imdb-encoder",), "classifier", 0.0, 0.0, False),
+        (50, 33, "imdb", (), "encoder", 0.0, 0.0, False),
     ],
 )
 def test_short_few_or_unfamiliar_reviews_get_dropout_and_unfamiliar_ones_adaptation_if_the_start_is_chosen(
     tmp_path: Path, length: int, few: int, start: str, values: tuple[str, ...], kind: run.Kind,
     dropout: float, first_share: float, reads_first: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """32 of the 40 reviews are left for training."""
+    """32 of the 40 reviews are left for training. Their length is in words, and about that many tokens."""
     probe = "imdb_transformer.training.starting_weights.probe_accuracy"
     monkeypatch.setattr(probe, lambda path, *_: float(path == Path(start)))
     monkeypatch.setattr(starting_weights, "FEW_REVIEWS", few)
-    rows = [f"{i:0{length}},{i % 2}" for i in range(40)]
+    rows = [f"{i}{' film' * length},{i % 2}" for i in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     requested = load_config("base.toml", [*data, *values])

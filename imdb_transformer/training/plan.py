@@ -3,6 +3,7 @@
 Shapes: B batch, L length, C classes.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
+from imdb_transformer.store import run
 
 Indices = NDArray[np.int64]
 
@@ -25,6 +27,8 @@ MIN_TOKENS, MAX_TOKENS = 512, 8192
 WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
+SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
+KNOWS_OPINIONS = (500, 2, 8)  # from `imdb`, for short reviews
 MAX_EVALS = 10  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
@@ -56,13 +60,14 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
-    memorises it, and its probabilities become too sure. `knows_text` says that the encoder was pretrained on
+    memorises it, and its probabilities become too sure. `imdb` knows what an opinion is, and needs few steps
+    to learn how short ones say it. `knows_text` says that the encoder was pretrained on
     these reviews. Then it learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
-    num_steps, fewest, most = _length_of_training(config, knows_text=knows_text)
+    num_steps, fewest, most = _length_of_training(config, train.lengths, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
     num_evals = options.evals_per_epoch
     if not options.epochs and num_evals == type(options)().evals_per_epoch:  # the default
@@ -70,13 +75,22 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
 
-def _length_of_training(config: Config, *, knows_text: bool) -> tuple[int, int, int]:
+def _length_of_training(
+    config: Config, lengths: NDArray[np.int64], *, knows_text: bool
+) -> tuple[int, int, int]:
     """Steps, and the fewest and most epochs."""
     has_encoder, has_dropout = bool(config.train.init_from), bool(config.model.dropout)
     if knows_text and has_encoder and not has_dropout:
         return KNOWS_TEXT
+    if are_short(lengths) and config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER)):
+        return KNOWS_OPINIONS
     num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
     return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
+
+
+def are_short(lengths: Sequence[int] | NDArray[np.int64]) -> bool:
+    """Whether reviews of these lengths in tokens are short."""
+    return bool(np.mean(lengths) < SHORT)
 
 
 def steps_per_epoch(train: EncodedSplit, batch_tokens: float) -> float:

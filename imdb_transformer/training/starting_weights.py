@@ -31,6 +31,7 @@ from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import HEAD, LanguageModel
 from imdb_transformer.store import checkpoint, run
+from imdb_transformer.training.plan import are_short
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -41,7 +42,7 @@ NUM_PROBED = 2000  # to choose an encoder by
 MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
-DROPOUT, SHORT_LENGTH = 0.1, 250  # reviews of fewer characters on average are short
+DROPOUT = 0.1
 # Of fewer reviews, the first weights keep a share: as if they were this many reviews.
 FEW_REVIEWS, NUM_FIRST, MAX_FIRST_SHARE = 1500, 100, 0.35
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
@@ -175,7 +176,8 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled
-        is_new_or_short = chosen != labelled or np.mean([len(text) for text in rows.texts]) < SHORT_LENGTH
+        sample = tokenizer_of_origin(chosen, config).encode(rows.texts[:NUM_PROBED])
+        is_new_or_short = chosen != labelled or are_short([len(ids) for ids in sample])
         is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
         if is_new_or_short or is_few:
             dropout = max(dropout, DROPOUT)
