@@ -40,7 +40,7 @@ class DataConfig(Section):
     bad_rows: Literal["fail", "skip"] = "fail"
     """what happens at a row that is malformed or lacks its text or label: `fail` or `skip`"""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """share held out as validation (IMDB's is fixed), as test if only train exists; 0: train on it, too"""
+    """share held out as validation (IMDB's is fixed) and, if only train exists, as test; 0: no validation"""
 
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""
@@ -54,7 +54,7 @@ class TokenizerConfig(Section):
     """How text becomes ids."""
 
     vocab_size: Annotated[int, Field(ge=300, le=1_000_000)] = 16_000
-    """pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
+    """most pieces of the vocabulary, `[PAD]` and `[MASK]` included"""
     max_length: PositiveInt = 1024
     """most ids of a review; a longer review is cut"""
     tail_length: NaturalInt = 256
@@ -110,7 +110,7 @@ class TrainConfig(Section):
     init_from: str = "auto"
     """run whose encoder the model starts with; empty: random weights; `auto`: one of the package's"""
     seed: NaturalInt = 0
-    """decides initial weights, batch order and dropout"""
+    """decides initial weights, batch order, dropout and masks"""
     epochs: Annotated[int, Field(ge=0, le=65_536)] = 0
     """passes over the training reviews; 0: chosen from their number"""
     batch_tokens: NaturalInt = 0

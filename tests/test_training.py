@@ -255,7 +255,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(200, 5, dropout=0.1) == (512, 8)
     assert settled_for(200, 5, dropout=0.1, init_from="") == (512, 20)
     assert settled_for(8_000, 25, dropout=0.1, init_from="imdb") == (800, 2)
-    assert settled_for(3_000, 20, dropout=0.1, init_from="imdb") == (640, 3)
+    assert settled_for(3_000, 20, dropout=0.1, init_from="imdb") == (640, 4)
     assert settled_for(200, 5, dropout=0.1, init_from="imdb") == (512, 8)
     assert settled_for(3_000, 70, dropout=0.1, init_from="imdb") == (32 * 70, 8)
     assert settled_for(8_000, 25, dropout=0.1, init_from="mine") == (800, 5)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
-SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
+SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; all of a file]"
 DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 SOURCE_HELP = "Evaluate on reviews other than the run's. Options for a file of reviews need --source."
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]

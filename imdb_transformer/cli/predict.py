@@ -21,7 +21,7 @@ RUN_HELP = (
     "[default: your newest classifier, or else imdb]"
 )
 RunPaths = Annotated[list[Path] | None, typer.Option("--run", help=RUN_HELP, **options.takes_run("encoder"))]
-THRESHOLD_HELP = "Predict the second class (pos) if its probability is at least P."
+THRESHOLD_HELP = "Predict the second class (by number or alphabet) if its probability is at least P."
 Threshold = Annotated[float | None, typer.Option(metavar="P", min=0.0, max=1.0, help=THRESHOLD_HELP)]
 EACH_HELP = "Show the probability of each class. JSON always shows them, a page never does."
 METHOD_HELP = "How --explain finds the words: max-pooling or gradients."

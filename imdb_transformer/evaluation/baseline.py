@@ -1,4 +1,7 @@
-"""Linear models of the same reviews: as runs of their own, and beside a training as its yardstick."""
+"""Linear models of the same reviews: as runs of their own, and beside a training as its yardstick.
+
+Shapes: N reviews, C classes.
+"""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Evaluates a run on a split of its corpus or of another, and calibrates its probabilities.
+"""Evaluates a run on a split of its corpus or of another.
 
 Shapes: N reviews, C classes.
 """
@@ -59,8 +59,9 @@ def evaluate(
     """Scores of a run or checkpoint on a split, which are also written into the run.
 
     Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
-    data_dir, source, text_column, label_column, encoding, bad_rows. The default `split` is test; if `source`
-    is a table file, it is the whole file. Raises ConfigError, DataError and RunError.
+    data_dir, source, text_column, label_column, encoding, bad_rows. With `source`, the last two are "utf-8"
+    and "fail" unless they are named. The default `split` is test, or all of a table file or of a folder that
+    has neither train nor validation. Raises ConfigError, DataError and RunError.
 
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
     0.9

@@ -160,7 +160,8 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         name=markdown_text(name),
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(markdown_text, evaluation.classes)),
-        data=f"It was trained on {source}. {start} The texts are not part of this repository.",
+        data=f"It was trained on {source}. {start} Pages of this repository quote up to 20 texts each. The "
+        "others are not part of it.",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=scores,

@@ -1,4 +1,4 @@
-"""A run directory: everything that a training writes. It still predicts when moved to another machine.
+"""A run directory: what a training and `eval` write. It still predicts when moved to another machine.
 
 config.toml        the whole resolved config
 tokenizer.json     text to ids (a linear model: ngrams.txt)
@@ -8,7 +8,10 @@ metrics.jsonl      one JSON object for each step and each validation
 soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
 checkpoints/best   the weights to use
 checkpoints/last   `--resume` continues from it;  checkpoints/previous   the checkpoint before it
-evaluation/        results of `imdb-tx eval`, a JSON file for each split
+yardstick.json     the comparison with a linear model on validation
+evaluation/        results of `imdb-tx eval`, a JSON file for each, and pages for other reviews
+report.html        a page about the training, or about the last evaluation
+tensorboard/       the metrics for TensorBoard, if it is installed
 """
 
 import json

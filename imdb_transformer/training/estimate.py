@@ -72,7 +72,7 @@ def estimate(prepared: Prepared) -> Estimate:
     train, validation = prepared.train, prepared.validation
     plan = make_plan(config, train)
     sizes = [len(indices) * batch_length(int(train.lengths[indices].max())) for _, indices in plan.batches]
-    typical, largest = int(np.argsort(sizes)[len(sizes) // 2]), int(np.argmax(sizes))
+    typical, largest = int(np.argsort(sizes, kind="stable")[len(sizes) // 2]), int(np.argmax(sizes))
     batch, peak_before = _tried_batch(prepared, plan.batches[typical][1]), _peak_resident_bytes()
     with FlopCounterMode(display=False) as counter:
         _learn(prepared, batch)  # also warms up
