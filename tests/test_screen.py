@@ -23,6 +23,12 @@ HANG_UP = b"close the terminal"
 MAIN = "from imdb_transformer.cli import main; main()"
 
 
+def _take_terminal() -> None:
+    """Makes stdin this process's terminal. Its closing is noticed even if `nohup` began the tests."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def typed(
     *arguments: object, cwd: Path, columns: int = 80, keys: dict[bytes, bytes] | None = None,
     script: str = MAIN, **environment: str,
@@ -37,7 +43,7 @@ def typed(
     waiting, shown = dict(keys or {}), b""
     with subprocess.Popen(
         command, cwd=cwd, stdin=child, stdout=child, stderr=child, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env=os.environ | environment,
+        preexec_fn=_take_terminal, env=os.environ | environment,
     ) as process:  # fmt: skip
         os.close(child)
         while select.select([parent], [], [], 120)[0]:
