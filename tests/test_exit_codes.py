@@ -69,12 +69,13 @@ def test_a_file_that_cannot_be_written_exits_with_6(config_path: Path) -> None:
     assert b"Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(("number", "told"), [(28, b"disk is full"), (5, b"checkpoints/last cannot be")])
+@pytest.mark.parametrize(("number", "told"), [(28, b"disk is full"), (5, b"model.safetensors cannot be")])
 def test_a_disk_that_fails_exits_with_6_and_a_sentence(config_path: Path, number: int, told: bytes) -> None:
     script = (
-        "import os, imdb_transformer.store.checkpoint as c\n"
-        f"def fail(_): raise OSError({number}, os.strerror({number}))\n"
-        "c.save_arrays = fail\n"
+        "import imdb_transformer.store.checkpoint as c\n"
+        "from safetensors import SafetensorError\n"
+        f"def fail(*a): raise SafetensorError('I/O error: some words (os error {number})')\n"
+        "c.save_file = fail\n"
         "from imdb_transformer.cli import main; main()"
     )
     folder = config_path.parent / "run"

@@ -67,9 +67,9 @@ def test_interrupted_save_leaves_the_old_checkpoint(copy: Path, monkeypatch: pyt
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def full_disk(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device", "model.safetensors")
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         checkpoint.save(folder, step=9, counters={}, tokenizer_hash="x", model={"w": torch.ones(1)})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

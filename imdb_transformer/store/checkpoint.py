@@ -9,6 +9,8 @@ Matrices in the package have 8 bits (`dequantized`).
 """
 
 import hashlib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from safetensors import SafetensorError
-from safetensors.numpy import load
-from safetensors.numpy import save as save_arrays
+from safetensors.numpy import load, save_file
 
 from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json
@@ -49,8 +50,7 @@ def save(
     with whole_folder(folder, former=former) as temporary:
         contents = {MODEL: model} if training is None else {MODEL: model, TRAINING: training}
         for name, arrays in contents.items():
-            content = save_arrays({key: np.ascontiguousarray(array) for key, array in arrays.items()})
-            (temporary / name).write_bytes(content)
+            _write(temporary / name, arrays)
         hashes = {name: sha256_of(temporary / name) for name in contents}
         meta = Checkpoint(
             step=step, counters=dict(counters), tokenizer_hash=tokenizer_hash, file_hashes=hashes
@@ -61,6 +61,19 @@ def save(
 def arrays_of(tensors: "Mapping[str, Tensor]") -> Arrays:
     """Tensors of any device as arrays."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; safetensors gives its files to their owner only
+    try:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+        path.chmod(mode)
+    except SafetensorError as error:  # its text holds the system's error
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
