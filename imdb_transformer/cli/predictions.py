@@ -216,9 +216,10 @@ def write_rows(
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
             except (Interrupted, DataError) as stopped:
-                if not source.is_file():  # a pipe cannot be read again
+                is_pipe = not source.is_file()
+                if is_pipe:  # it cannot be read again
                     shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
-                if isinstance(stopped, DataError) or not source.is_file():
+                if is_pipe or isinstance(stopped, DataError):
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None

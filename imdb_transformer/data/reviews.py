@@ -84,15 +84,14 @@ def from_label_names(
         _warn_of_spellings(classes)
     index = {name: i for i, name in enumerate(classes)}
     # pandas writes True into CSV, where JSON, Parquet and this package have true.
-    index = {name.lower(): i for name, i in index.items() if name.lower() in BOOLEANS} | index
+    booleans = {name.lower(): i for name, i in index.items() if name.lower() in BOOLEANS}
     splits = {}
     for split in (name for name in SPLITS if name in rows):
         is_labelled = labelled and split != "unsupervised"
         splits[split] = Rows([], [])
         for text, label, place in rows[split]:
             name = label_name(label) or ""
-            number = index.get(name, index.get(name.lower() if name.lower() in BOOLEANS else ""))
-            number = number if is_labelled else UNLABELLED
+            number = index.get(name, booleans.get(name.lower())) if is_labelled else UNLABELLED
             if number is not None:
                 splits[split].texts.append(text)
                 splits[split].labels.append(number)

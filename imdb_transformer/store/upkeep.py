@@ -133,16 +133,22 @@ def verify(folder: Path) -> dict[str, str]:
     if not opened.is_shipped:  # comes without
         problems[metrics.FILE_NAME] = _problem(_check_metrics, opened)
     names = {path.name for path in opened.checkpoints.glob("[!.]*")}
-    is_finished = opened.info.status == "finished"
     for name in sorted(names | _required_checkpoints(opened)):
-        for seconds in (0,) if is_finished else (0, *SECONDS_BETWEEN_TRIES):
-            time.sleep(seconds)  # a training may be replacing the checkpoint
-            # After a kill, a checkpoint of an unfinished run may still have its former name.
-            path = opened.checkpoints / name if is_finished else opened.checkpoint(name)  # type: ignore[arg-type]
-            problem = problems[f"checkpoints/{name}"] = _problem(_check_checkpoint, opened, path)
-            if not problem:
-                break
+        problems[f"checkpoints/{name}"] = _checkpoint_problem(opened, name)
     return problems
+
+
+def _checkpoint_problem(opened: run.Run, name: str) -> str:
+    """The problem of a checkpoint. In an unfinished run it looks again: a training may be replacing it."""
+    if opened.info.status == "finished":
+        return _problem(_check_checkpoint, opened, opened.checkpoints / name)
+    for seconds in (0, *SECONDS_BETWEEN_TRIES):
+        time.sleep(seconds)
+        # After a kill, a checkpoint of an unfinished run may still have its former name.
+        path = opened.checkpoint(name)  # type: ignore[arg-type]
+        if not (problem := _problem(_check_checkpoint, opened, path)):
+            break
+    return problem
 
 
 def _required_checkpoints(opened: run.Run) -> set[str]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imdb_transformer.config import Config
+from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.tokenizer import PAD_ID
@@ -61,8 +61,8 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
     memorises it, and its probabilities become too sure. `imdb` knows what an opinion is, and needs few steps
-    to learn how short ones say it. `knows_text` says that the encoder was pretrained on
-    these reviews. Then it learns their labels in one epoch or two.
+    to learn how short texts say it. `knows_text` says that the encoder was pretrained on these reviews. Then
+    it learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
@@ -70,7 +70,7 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     num_steps, fewest, most = _length_of_training(config, train.lengths, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
     num_evals = options.evals_per_epoch
-    if not options.epochs and num_evals == type(options)().evals_per_epoch:  # the default
+    if not options.epochs and num_evals == TrainConfig().evals_per_epoch:
         num_evals = max(1, min(num_evals, MAX_EVALS // epochs))
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
