@@ -4,10 +4,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from huggingface_hub import ModelCard
 
 from imdb_transformer.config import Config
-from imdb_transformer.evaluation.baseline import make_baseline
+from imdb_transformer.errors import DataWarning
+from imdb_transformer.evaluation.baseline import conclude, make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import ClassScore
 from imdb_transformer.report.evaluations import card
@@ -42,6 +44,20 @@ def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, t
     body = (folder / "README.md").read_text()
     assert r"| all of other \| texts.jsonl |" in body
     assert "It was not evaluated on other texts." not in body
+
+
+def test_a_readme_of_the_user_is_no_card_and_stays(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    (folder / "README.md").write_text("my own notes\n")
+    with pytest.warns(DataWarning, match="is no model card, and stays"):
+        assert imdb_tx("eval", folder).exit_code == 0
+    conclude(run.open_run(folder))
+    assert (folder / "README.md").read_text() == "my own notes\n"
+    (folder / "README.md").unlink()
+    assert imdb_tx("eval", folder).exit_code == 0
+    assert ModelCard((folder / "README.md").read_text()).data.model_name == "run"
+    conclude(run.open_run(folder))
+    assert not (folder / "README.md").exists()
 
 
 def test_a_card_has_the_scores_on_each_of_two_files_of_the_same_name(trained: Path, tmp_path: Path) -> None:

@@ -316,8 +316,16 @@ def test_a_run_without_its_reviews_says_how_to_name_them(trained: Path, tmp_path
     gone = run.open_run(folder).config.replaced("data", source="gone.csv", data_dir=str(tmp_path / "data"))
     (folder / run.CONFIG).write_text(config_file.dump(gone))
     accept_config(folder)
-    with pytest.raises(DataError, match=r"gone\.csv.*with --data-dir, or other reviews with --source\.$"):
+    with pytest.raises(DataError, match=r"gone\.csv.*with --data-dir, or others with eval's --source\.$"):
         evaluate(folder)
+    stored = run.open_run(trained).config.data.data_dir
+    (folder / run.CONFIG).write_text(
+        (trained / run.CONFIG).read_text().replace(stored, str(tmp_path / "data"))
+    )
+    accept_config(folder)
+    moved = shutil.copytree(stored, tmp_path / "moved")
+    compared = imdb_tx("compare", folder, folder, "--data-dir", moved, "--json")
+    assert json.loads(compared.stdout)["pairs"][0]["difference"] == 0
 
 
 def test_an_unknown_key_of_the_data_is_refused(trained: Path) -> None:

@@ -16,6 +16,7 @@ imdb-tx compare base base-2 --html compare.html""")
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Runs or checkpoints.", **options.takes_run("encoder"))],
     split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train.")] = "validation",
+    data_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=options.DATA_DIR_HELP)] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help=HTML_HELP)] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -35,7 +36,7 @@ def compare(
     if html is not None:
         check_writable("--html", html, PAGE_ENDINGS)
     hardware.keep_freed_memory()
-    comparison, predictions = compare_runs(paths, split)
+    comparison, predictions = compare_runs(paths, split, data_dir)
     if html is not None:  # before stdout, whose reader may leave
         pages.write_comparison(html, comparison, predictions)
         screen.note(f"written to {html}")

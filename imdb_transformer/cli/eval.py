@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 
 _of_source = partial(typer.Option, rich_help_panel="Other reviews")
 RUNS_HELP = "A run, or one of its checkpoints. If you name several, their mean is evaluated."
-SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; all of a file]"
-DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
+SPLIT_HELP = "test, validation or train. With --source, also all.  [default: test; for a file, all]"
 SOURCE_HELP = "Evaluate on reviews other than the run's. Options for a file of reviews need --source."
 Source = Annotated[str | None, _of_source(metavar="SOURCE", help=SOURCE_HELP)]
 
@@ -30,7 +29,7 @@ imdb-tx eval runs/base --source other.csv --text-column body""",
 def evaluate(
     paths: Annotated[list[Path], typer.Argument(help=RUNS_HELP, **options.takes_run("encoder"))],
     split: Annotated[str | None, typer.Option(metavar="SPLIT", help=SPLIT_HELP)] = None,
-    data_dir: Annotated[str | None, _of_source(metavar="FOLDER", help=DATA_DIR_HELP)] = None,
+    data_dir: Annotated[str | None, _of_source(metavar="FOLDER", help=options.DATA_DIR_HELP)] = None,
     source: Source = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,

@@ -178,6 +178,7 @@ OptionalConfigName = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAUL
 SET_HELP = "Override a key, such as train.lr=3e-4. Repeatable."
 _set = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, autocompletion=complete_keys)
 Overrides = Annotated[list[str] | None, _set]
+DATA_DIR_HELP = "Where corpora are stored.  [default: the run's]"
 SOURCE_HELP = "Your reviews: a file or folder. Sets data.source."
 Source = Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP, show_default=False)]
 of_table = partial(typer.Option, rich_help_panel=TABLE)

@@ -4,6 +4,7 @@ Shapes: N reviews, C classes.
 """
 
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,7 @@ from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
 MEASURED = ("best", "last", "previous", "model*.onnx")  # how the names of evaluations begin
-FORMER = (
-    *("model.onnx", "model-last.onnx", "model-previous.onnx"),
-    *(f"evaluation/{name}-*.{ending}" for name in MEASURED for ending in ("json", "html")),
-)  # what `eval` and `export` wrote into a run
-CARD_MARK = b"library_name: imdb-tx"  # in a model card; a user may have another README.md there
+EXPORTED = ("model.onnx", "model-last.onnx", "model-previous.onnx")
 MIN_COMPARED = 20  # reviews; fewer say nothing about the mean of two models
 
 
@@ -110,12 +107,11 @@ def conclude(opened: run.Run) -> run.Run:
     """
     if opened.info.kind == "encoder":
         return opened
-    for pattern in FORMER:
-        for path in opened.folder.glob(pattern):
-            path.unlink()
-    card = opened.folder / run.CARD
-    if card.exists() and CARD_MARK in card.read_bytes():
-        card.unlink()
+    measured_files = (f"evaluation/{name}-*.{ending}" for name in MEASURED for ending in ("json", "html"))
+    for path in chain.from_iterable(map(opened.folder.glob, (*EXPORTED, *measured_files))):
+        path.unlink(missing_ok=True)
+    if not run.has_other_readme(opened.folder):
+        (opened.folder / run.CARD).unlink(missing_ok=True)
     if not opened.config.data.held_out_fraction:
         return opened
     logits, labels = validation_logits(opened)

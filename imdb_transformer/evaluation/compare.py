@@ -41,14 +41,17 @@ class Comparison(BaseModel):
     pairs: list[Pair]
 
 
-def compare(paths: Sequence[Path], split: str) -> tuple[Comparison, list[Predictions]]:
+def compare(
+    paths: Sequence[Path], split: str, data_dir: str | None = None
+) -> tuple[Comparison, list[Predictions]]:
     """Compares runs or checkpoints on one split. Also returns the predictions of each run.
 
-    Raises DataError if this split differs between their corpora.
+    `data_dir` is where corpora are stored, by default that of each run. Raises DataError if this split
+    differs between their corpora.
     """
     names = [str(path) for path in paths]
     configs = [_flat(origin_of(path)) for path in paths]  # a missing run is found before another is evaluated
-    predictions = [predict_split([path], split) for path in paths]
+    predictions = [predict_split([path], split, data_dir=data_dir) for path in paths]
     first = predictions[0]
     for name, other in zip(names, predictions, strict=True):
         same_classes = other.evaluation.classes == first.evaluation.classes

@@ -161,7 +161,7 @@ def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_o
     except DataError as error:
         if not is_of_run or not corpus.is_local(config) or Path(config.source).exists():
             raise
-        where = "Name the folder that stores these reviews with --data-dir, or other reviews with --source."
+        where = "Name the folder that stores these reviews with --data-dir, or others with eval's --source."
         raise DataError(f"{error} {where}") from None
     for each in runs:
         if is_of_run and stored.content_hash != each.info.corpus_hash:
@@ -212,9 +212,9 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
     learnt: set[str] = set()
     for opened in runs:
         config = opened.config.data
-        for place in {config.data_dir, data_dir or config.data_dir}:
-            stored_there = config.model_copy(update={"data_dir": place})
-            learnt |= corpus.learnt_texts(stored_there, opened.info.corpus_hash)
+        for folder in {config.data_dir, data_dir or config.data_dir}:
+            in_folder = config.model_copy(update={"data_dir": folder})
+            learnt |= corpus.learnt_texts(in_folder, opened.info.corpus_hash)
     return np.array([single_spaced(text) not in learnt for text in texts])
 
 

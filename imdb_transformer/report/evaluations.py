@@ -14,7 +14,7 @@ import yaml
 
 from imdb_transformer import config_file
 from imdb_transformer.data.sources import HUB_NAME
-from imdb_transformer.errors import command_line
+from imdb_transformer.errors import command_line, warn
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
@@ -130,8 +130,14 @@ def _or_undefined(value: float | None) -> str:
 
 
 def write_card(opened: run.Run) -> None:
-    """Writes the card of a classifier into its run, if the run was evaluated on test."""
-    if evaluations := measured(opened, "best-test"):
+    """Writes the card of a classifier into its run, if the run was evaluated on test.
+
+    A README.md that is no card is the user's own, and stays. Warns then.
+    """
+    if run.has_other_readme(opened.reports):
+        readme = opened.reports / run.CARD
+        warn(f"{readme} is no model card, and stays. To get a card, rename this file and evaluate again")
+    elif evaluations := measured(opened, "best-test"):
         write_whole(opened.reports / run.CARD, card(opened, evaluations[0]).encode())
 
 

@@ -35,7 +35,7 @@ from imdb_transformer.store.files import current_folder, new_folder, read_json, 
 from imdb_transformer.store.locks import locked
 
 INFO, CONFIG, ENVIRONMENT, SOFT_LABELS = "run.json", "config.toml", "environment.json", "soft_labels.npy"
-CARD = "README.md"  # the model card
+CARD, CARD_MARK = "README.md", b"library_name: imdb-tx"  # the model card, and what is in it
 VERSIONED = ("torch", "tokenizers", "datasets", "numpy", "scikit-learn", "safetensors", "pyarrow")
 
 Status = Literal["running", "interrupted", "diverged", "finished"]
@@ -121,6 +121,12 @@ class Run(NamedTuple):
         info = self.info.model_copy(update=changes)
         write_json(self.folder / INFO, info)
         return self._replace(info=info)
+
+
+def has_other_readme(folder: Path) -> bool:
+    """Whether a folder has a README.md that is no model card: one of the user's own."""
+    path = folder / CARD
+    return path.exists() and CARD_MARK not in path.read_bytes()
 
 
 def check_free(folder: Path) -> None:
