@@ -1,8 +1,10 @@
 import json
 import os
 import random
+import re
 import shutil
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -49,24 +51,28 @@ def test_copies_of_a_text_stay_on_one_side_of_the_validation_cut(tmp_path: Path)
         assert sum(map(len, mine)) == len(set().union(*mine))
 
 
-def test_texts_that_differ_only_in_white_space_are_copies(tmp_path: Path) -> None:
+def test_texts_that_differ_only_in_case_white_space_and_line_breaks_are_copies(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
-    blanks = (" ", "  ", "\n", "\u00a0")
-    texts = [f"text{blank}{i}" for i in range(40) for blank in blanks]
-    write_jsonl(folder / "train.jsonl", texts, ["a"] * 80 + ["b"] * 80)
+    blanks = (" ", "  ", "\n", "\u00a0", "<br />", " <BR>", "<br  /> ", "")
+    texts = [
+        f"{word}{blank}{i}"
+        for i in range(40)
+        for word, blank in zip(["text", "Text"] * 4, blanks, strict=True)
+    ]
+    write_jsonl(folder / "train.jsonl", texts, ["a"] * 160 + ["b"] * 160)
     write_jsonl(folder / "test.jsonl", ["held out", "text  0"], ["a", "b"])
     write_jsonl(folder / "unsupervised.jsonl", ["held  out", "free"], ["", ""])
     with pytest.warns(DataWarning, match="1 of 2 texts of test are in train, too"):
         stored = corpus.ensure(config(folder, tmp_path))
     numbers = [
-        {text.split()[1] for text in corpus.read_split(stored, name).texts}
+        {re.findall(r"\d+", text)[0] for text in corpus.read_split(stored, name).texts}
         for name in ("train", "validation")
     ]
     assert [len(each) for each in numbers] == [36, 4]
     assert corpus.read_split(stored, "unsupervised").texts == ["free"]
     train, test, _ = stored.manifest.statistics
-    assert (train.num_duplicates, test.num_shared) == (120, {"train": 1, "unsupervised": 1})
+    assert (train.num_duplicates, test.num_shared) == (280, {"train": 1, "unsupervised": 1})
 
 
 def test_unsupervised_leaves_out_held_out_texts(tmp_path: Path) -> None:
@@ -199,7 +205,11 @@ def test_a_run_finds_its_reviews_if_their_source_has_another_path_now(tmp_path: 
     second = corpus.ensure(config(link, tmp_path))
     assert second.content_hash != first.content_hash
     assert corpus.ensure(config(link, tmp_path), known=first.content_hash) == first._replace(is_new=False)
-    learnt = [text for name in ("train", "validation") for text in corpus.read_split(first, name).texts]
+    learnt = [
+        text.replace(" ", "")
+        for name in ("train", "validation")
+        for text in corpus.read_split(first, name).texts
+    ]
     assert corpus.learnt_texts(config(link, tmp_path), first.content_hash) == {*learnt}
 
 
@@ -269,10 +279,47 @@ def test_imdb_validation_list_names_2500_reviews_less_the_copies() -> None:
     assert all(len(item) == 16 and int(item, 16) >= 0 for item in hashes)
 
 
-def test_a_class_too_rare_to_hold_some_out_is_refused(tmp_path: Path) -> None:
+def test_the_only_text_of_a_class_is_learnt_and_a_warning_names_the_class(tmp_path: Path) -> None:
     path = tmp_path / "rare.jsonl"
-    write_jsonl(path, [f"t{i}" for i in range(102)], ["a"] * 100 + ["b"] * 2)
-    with pytest.raises(DataError, match=r"1 of 2 classes \('b'\) have too few different texts"):
+    write_jsonl(path, [f"t{i}" for i in range(106)], ["a"] * 100 + ["b"] * 3 + ["c"] * 2 + ["d"])
+    with pytest.warns(DataWarning) as warned:
+        stored = corpus.ensure(config(path, tmp_path))
+    messages = [str(each.message) for each in warned]
+    reason = "too few of its texts differ"
+    assert messages == [
+        f"test has no text of 1 of 4 classes ('d'): {reason}",
+        f"validation has no text of 2 of 4 classes ('c', 'd'): {reason}",
+    ]
+    counts = {name: Counter(corpus.read_split(stored, name).labels) for name in stored.manifest.splits}
+    assert counts["train"] == {0: 81, 1: 1, 2: 1, 3: 1}
+    assert counts["validation"] == {0: 9, 1: 1}
+    assert counts["test"] == {0: 10, 1: 1, 2: 1}
+
+
+def test_a_class_whose_only_text_is_held_out_with_another_label_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "both.jsonl"
+    both = [f"t{i}" for i in range(10)]
+    write_jsonl(path, both + both[:9], ["a"] * 10 + list("bcdefghij"))
+    with pytest.raises(DataError, match=r"train has no text of \d of 10 classes .* give each text one label"):
+        corpus.ensure(config(path, tmp_path))
+
+
+def test_the_held_out_share_is_of_rows_even_if_some_texts_have_many_copies(tmp_path: Path) -> None:
+    path = tmp_path / "repeated.jsonl"
+    texts = [text for i in range(10) for text in (*[f"copied {i}"] * 10, *[f"t{i} {j}" for j in range(10)])]
+    write_jsonl(path, texts, ["a"] * 100 + ["b"] * 100)
+    stored = corpus.ensure(config(path, tmp_path))
+    sizes = {name: len(corpus.read_split(stored, name).texts) for name in stored.manifest.splits}
+    assert sizes == {"train": 162, "validation": 18, "test": 20}
+
+
+def test_a_held_out_split_that_is_too_large_because_of_copies_gives_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "three.jsonl"
+    texts = ["one", "two", "three"] * 20 + ["four", "five", "six"] * 20
+    write_jsonl(path, texts, ["a"] * 60 + ["b"] * 60)
+    with pytest.warns(
+        DataWarning, match="test has 40 of 120 reviews, because copies of a text stay together"
+    ):
         corpus.ensure(config(path, tmp_path))
 
 

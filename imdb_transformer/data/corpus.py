@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, layouts, sources
 from imdb_transformer.data.holdout import content_hash, hold_out, is_imdb, share_of
-from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, single_spaced, warn_of_shared
+from imdb_transformer.data.reviews import Rows, SplitStatistics, measure, normalized, warn_of_shared
 from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.store import files
 from imdb_transformer.store.files import read_json, sha256_of, write_json
@@ -159,11 +159,11 @@ def of_run(config: DataConfig, known: str, folder: Path) -> Corpus:
 
 
 def learnt_texts(config: DataConfig, known: str) -> set[str]:
-    """The single-spaced texts of training and validation, if the corpus `known` is still stored."""
+    """The normalized texts of training and validation, if the corpus `known` is still stored."""
     with suppress(DataError):
         if stored := find_stored(config, known):
             names = {"train", "validation"} & stored.manifest.splits.keys()
-            return {single_spaced(text) for name in names for text in read_split(stored, name).texts}
+            return {normalized(text) for name in names for text in read_split(stored, name).texts}
     return set()
 
 

@@ -12,12 +12,13 @@ If the source has only train, a test split is held out as well as the validation
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data.reviews import SPLITS, Reviews, Rows, single_spaced
-from imdb_transformer.errors import DataError
+from imdb_transformer.data.reviews import SPLITS, Reviews, Rows, normalized
+from imdb_transformer.errors import DataError, warn
 
 DEFAULT_SHARE = 0.1
 
@@ -74,21 +75,37 @@ def hold_out(reviews: Reviews, config: DataConfig) -> dict[str, Rows]:
     if "unsupervised" in splits:
         # Pretraining and tokenizer training read this split: it must hold no held-out text.
         parts = [splits[name] for name in ("validation", "test") if name in splits]
-        held_out = {single_spaced(text) for part in parts for text in part.texts}
+        held_out = {normalized(text) for part in parts for text in part.texts}
         rows = splits["unsupervised"]
-        splits["unsupervised"], _ = _partition(rows, [single_spaced(text) in held_out for text in rows.texts])
+        splits["unsupervised"], _ = _partition(rows, [normalized(text) in held_out for text in rows.texts])
     learnt = set(splits["train"].labels)
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
-            f"{config.source}: {len(missing)} of {len(reviews.classes)} classes "
-            f"({', '.join(map(repr, missing[:10]))}) "
-            "have too few different texts for training and validation. Leave these classes out, or name "
-            "another label column."
+            f"{config.source}: train has no text of {_named(missing, reviews.classes)}. Leave these classes "
+            "out. If their texts have another label, too, give each text one label."
         )
     for name in ("train", "validation", "test"):
         if name in splits and not splits[name].texts:
             raise DataError(f"{config.source} has too few different texts: its {name} split would be empty.")
+    _warn_of_held_out(reviews, splits, config)
     return {name: splits[name] for name in SPLITS if name in splits}
+
+
+def _warn_of_held_out(reviews: Reviews, splits: dict[str, Rows], config: DataConfig) -> None:
+    """Warns of classes without a held-out text, and if copies make a held-out split too large."""
+    num_rows = len(reviews.splits["train"].texts)
+    for name in sorted(splits.keys() - reviews.splits.keys()):
+        num_held_out, present = len(splits[name].texts), set(splits[name].labels)
+        if missing := [each for label, each in enumerate(reviews.classes) if label not in present]:
+            warn(f"{name} has no text of {_named(missing, reviews.classes)}: too few of its texts differ")
+        if num_held_out > 2 * share_of(config) * num_rows + len(reviews.classes):
+            warn(
+                f"{name} has {num_held_out:,} of {num_rows:,} reviews, because copies of a text stay together"
+            )
+
+
+def _named(missing: list[str], classes: Sequence[str]) -> str:
+    return f"{len(missing)} of {len(classes)} classes ({', '.join(map(repr, missing[:10]))})"
 
 
 @cache
@@ -110,13 +127,22 @@ def _sorted(rows: Rows) -> Rows:
 
 
 def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
-    """(rest, share): a share of each class's texts, every copy of a text on the same side."""
-    texts = [single_spaced(text) for text in rows.texts]
+    """(rest, share): a share of each class's rows, every copy of a text on the same side.
+
+    A class of two texts or more has at least one on each side. The only text of a class is in the rest.
+    """
+    texts = [normalized(text) for text in rows.texts]
     chosen: set[str] = set()
     for label in set(rows.labels):
-        of_label = (text for text, other in zip(texts, rows.labels, strict=True) if other == label)
-        distinct = list(dict.fromkeys(of_label))  # rows are in the order of their hashes
-        chosen.update(distinct[: max(1, round(fraction * len(distinct)))])
+        # Rows are in the order of their hashes.
+        counts = Counter(text for text, other in zip(texts, rows.labels, strict=True) if other == label)
+        room = most = max(1, round(fraction * counts.total()))
+        for text, count in counts.items() if len(counts) > 1 else ():
+            if count <= room:
+                chosen.add(text)
+                room -= count
+        if room == most and len(counts) > 1:  # every text has more copies than there is room for
+            chosen.add(min(counts, key=counts.__getitem__))
     return _partition(rows, [text in chosen for text in texts])
 
 

@@ -42,9 +42,12 @@ class Rows(NamedTuple):
     labels: list[int]
 
 
-def single_spaced(text: str) -> str:
-    """The text with a blank between words: texts that differ only in white space are copies."""
-    return " ".join(text.split())
+def normalized(text: str) -> str:
+    """The text in lower case, without white space and line breaks. Copies of a text are equal then.
+
+    Models see no more of these than where a word ends.
+    """
+    return "".join(text.lower().split()).replace("<br/>", "").replace("<br>", "")
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
@@ -161,7 +164,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_by_label: dict[str, int]
     num_empty: int
     num_duplicates: int
-    """rows whose text occurs earlier in the same split, ignoring differences in white space"""
+    """rows whose text occurs earlier in the same split, ignoring differences in case and white space"""
     num_shared: dict[str, int]  # distinct texts that also occur in another split, by its name
     num_with_breaks: int  # rows with `<br />`
     word_percentiles: dict[int, int]  # words a review, at the 50th, 90th, 99th and 100th percentile
@@ -169,7 +172,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
 
 def measure(reviews: Reviews) -> list[SplitStatistics]:
     """Statistics of each split."""
-    distinct = {name: set(map(single_spaced, rows.texts)) for name, rows in reviews.splits.items()}
+    distinct = {name: set(map(normalized, rows.texts)) for name, rows in reviews.splits.items()}
     statistics = []
     for name, (texts, labels) in reviews.splits.items():
         num_words = np.array([len(text.split()) for text in texts] or [0])

@@ -18,7 +18,7 @@ from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
 from imdb_transformer.data.layouts import has_no_train
-from imdb_transformer.data.reviews import Rows, joined, single_spaced
+from imdb_transformer.data.reviews import Rows, joined, normalized
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
@@ -215,7 +215,7 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
         for folder in {config.data_dir, data_dir or config.data_dir}:
             in_folder = config.model_copy(update={"data_dir": folder})
             learnt |= corpus.learnt_texts(in_folder, opened.info.corpus_hash)
-    return np.array([single_spaced(text) not in learnt for text in texts])
+    return np.array([normalized(text) not in learnt for text in texts])
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
