@@ -8,6 +8,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from imdb_transformer.evaluation.scores import (
+    confidence_bins,
     evaluation_of,
     expected_calibration_error,
     fit_temperature,
@@ -125,7 +126,7 @@ def test_few_reviews_leave_the_temperature_near_the_usual_and_many_decide_it(usu
 def test_scores_are_named_and_rounded_for_people() -> None:
     evaluation = evaluation_of(LOGITS, LABELS, split="test", checkpoint="best", classes=("neg", "pos"))
     told = dict(score_rows(evaluation))
-    first = ["reviews", "accuracy", "F1 of pos", "ROC AUC", "average precision"]
+    first = ["reviews", "accuracy", "F1 of pos", "ROC AUC", "average precision of pos"]
     assert list(told) == [*first, "loss", "Brier score", "calibration error"]
     assert told["reviews"] == str(len(LABELS))
     assert told["accuracy"].startswith(f"{100 * evaluation.accuracy:.2f}% (95% interval ")
@@ -134,6 +135,14 @@ def test_scores_are_named_and_rounded_for_people() -> None:
         LOGITS, np.zeros_like(LABELS), split="test", checkpoint="best", classes=("neg", "pos")
     )
     assert dict(score_rows(alone))["ROC AUC"] == "undefined: a class is absent"
+
+
+def test_a_small_split_has_calibration_bins_of_fifty_reviews_or_more() -> None:
+    for num_rows, num_bins in ((1, 1), (49, 1), (100, 2), (749, 14), (750, 15), (5000, 15)):
+        probabilities = np.tile([0.9, 0.1], (num_rows, 1))
+        bins = confidence_bins(probabilities, np.zeros(num_rows, dtype=np.int64))
+        assert len(bins) == num_bins
+        assert sum(size for _, _, size in bins) == num_rows
 
 
 def test_each_class_has_precision_recall_f1_and_support() -> None:

@@ -36,13 +36,14 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Name and text of each score."""
     raw, calibrated = evaluation.raw, evaluation.calibrated
     classes, error = evaluation.classes, evaluation.mean_absolute_error
+    of_class = f" of {classes[1]}" if len(classes) == 2 else ""
     return [
         ("reviews", f"{evaluation.num_examples:,}"),
         ("accuracy", f"{percent(evaluation.accuracy)} (95% interval {_interval(evaluation)})"),
-        (f"F1 of {classes[1]}" if len(classes) == 2 else "macro F1", f"{evaluation.f1:.4f}"),
+        (f"F1{of_class}" if of_class else "macro F1", f"{evaluation.f1:.4f}"),
         *([] if error is None else [("mean absolute error", f"{error:.4f}")]),
         ("ROC AUC", _or_undefined(evaluation.roc_auc)),
-        ("average precision", _or_undefined(evaluation.average_precision)),
+        (f"average precision{of_class}", _or_undefined(evaluation.average_precision)),
         ("loss", f"{calibrated.loss:.4f} (before calibration {raw.loss:.4f})"),
         ("Brier score", f"{calibrated.brier:.4f} (before calibration {raw.brier:.4f})"),
         ("calibration error", f"{percent(calibrated.ece)} (before calibration {percent(raw.ece)})"),
