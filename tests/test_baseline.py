@@ -16,7 +16,7 @@ from imdb_transformer.evaluation import baseline as baseline_module
 from imdb_transformer.evaluation.baseline import Yardstick, accuracy_together, make_baseline
 from imdb_transformer.evaluation.compare import compare
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split
-from imdb_transformer.inference.linear import STRENGTH, WORDS, fit, log_count_ratio, vectorizer
+from imdb_transformer.inference.linear import STRENGTH, fit, log_count_ratio, vectorizer
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.report import summaries
 from imdb_transformer.report.evaluations import card
@@ -27,6 +27,7 @@ from tests.conftest import imdb_tx
 from tests.in_process import train
 
 KINDS: tuple[Weighting, ...] = ("nb", "tfidf")
+WORDS = r"\w+|[^\w\s]+"
 TEXTS = ["a good good film", "a bad film", "good , good", "bad , bad", "a dull film", "a dull thing"]
 
 
@@ -93,6 +94,29 @@ def test_log_count_ratio_equals_the_papers() -> None:
     ratio = log_count_ratio(counts, np.array([True, True, False, False]))  # bad, dull, good
     inside, outside = np.array([1, 1, 3]) / 5, np.array([2, 2, 1]) / 5
     np.testing.assert_allclose(ratio, np.log(inside / outside), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("अच्छी फ़िल्म।", ["अच्छी", "फ़िल्म", "।"]),  # Hindi; vowel signs are marks
+        ("நல்ல திரைப்படம்!!", ["நல்ல", "திரைப்படம்", "!!"]),  # Tamil
+        ("می\u200cخواهم", ["می\u200cخواهم"]),  # Persian, with a joiner
+        ("cafe\u0301 noir", ["cafe\u0301", "noir"]),  # the accent is a character of its own
+        ("bien <BR/>fait", ["bien", "fait"]),
+        ("很好看abc 的", ["很", "好", "看", "abc", "的"]),
+        ("面白い。", ["面", "白", "い", "。"]),
+    ],
+)
+def test_words_of_other_scripts_stay_whole_or_are_characters(text: str, words: list[str]) -> None:
+    reader = vectorizer("nb").build_analyzer()
+    assert [ngram for ngram in reader(text) if " " not in ngram] == words
+
+
+def test_chinese_reviews_can_be_classified_by_characters() -> None:
+    texts = [f"{word}的电影{i}" for i in range(10) for word in ("很好看", "很无聊")]
+    model = fit("nb", texts, np.tile([1, 0], 10), num_classes=2)
+    assert model.logits(["好看!", "无聊"]).argmax(1).tolist() == [1, 0]
 
 
 COLOURS = ["red red apple", "red rose", "blue sea", "blue blue sky", "green leaf", "green grass grass"] * 3

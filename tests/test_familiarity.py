@@ -104,6 +104,9 @@ def test_a_text_in_another_language_is_unlike_the_training_reviews(trained: Path
         (["Mi è piaciuto dall'inizio alla fine.", "Il peggior film che abbia mai visto."], True),
         (["Ik vond het niet leuk, te lang en saai.", "Hele goede film"], True),
         (["とても面白い映画でした。", "Очень хороший фильм"], True),
+        (["बहुत अच्छी फ़िल्म है।", "மிகவும் நல்ல திரைப்படம்", "দারুণ একটা সিনেমা", "വളരെ നല്ല ചിത്രം"], True),
+        (["หนังสนุกมาก", "فیلم خیلی خوبی بود، می\u200cخواهم دوباره ببینم"], True),
+        (["I loved it 10/10!!! ❤️❤️", "a so-so café film", "a cafe\u0301 film"], False),
     ],
 )
 def test_the_package_knows_english_and_no_other_language(texts: list[str], is_strange: bool) -> None:

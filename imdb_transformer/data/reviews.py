@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,6 +34,17 @@ T = TypeVar("T")
 LabelledText = tuple[str, object, str]  # text, label, and its place in the source, for messages
 RowsBySplit = dict[str, list[LabelledText]]
 Report = Callable[[str], None]  # called with a sentence about each bad row
+
+
+@cache
+def word_pattern() -> str:
+    """Matches a word, or a run of punctuation, where the tokenizer does: "!!" carries meaning.
+
+    To Python's `\\w`, the vowel signs of Hindi and other marks are no part of a word.
+    """
+    marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c).startswith("M"))
+    # The lookahead is only for speed: few words end before a character beyond Latin.
+    return rf"\w+(?:(?=[^\0-\u02ff])[{marks}\u200c\u200d]+\w*)*|[^\w\s]+"
 
 
 class Rows(NamedTuple):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from imdb_transformer.config import Config, TokenizerConfig
-from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.data.reviews import BREAK_TAG, word_pattern
 from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -33,7 +33,6 @@ MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
 LENGTHS = {"max_length", "tail_length"}  # keys that may differ from those of another run
-WORD = re.compile(r"[^\W\d_]+")
 LONG_WORD = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
 LEAST_SHARE = 0.85
@@ -131,7 +130,8 @@ class Tokenizer:
         """
         if self.characters_per_piece(texts) >= LEAST_SHARE * usual:
             return False
-        counts = Counter(word for text in texts for word in WORD.findall(text))
+        pattern = re.compile(word_pattern())
+        counts = Counter(word for text in texts for word in pattern.findall(text) if word[0].isalpha())
         num_pieces = {word: len(ids) for word, ids in zip(counts, self.encode(list(counts)), strict=True)}
         split = [word for word in counts if num_pieces[word] > 1]
         num_long, num_long_split = (

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.data.reviews import BREAK_TAG, word_pattern
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
@@ -26,8 +26,10 @@ MIN_DOCUMENTS = 2  # rarer n-grams are left out
 # Inverse strengths of regularisation, chosen on IMDB's validation split.
 STRENGTH = {"tfidf": 20.0, "nb": 0.3}
 ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
-# Words and runs of punctuation, as in the tokenizer: "!!" carries meaning.
-WORDS = r"\w+|[^\w\s]+"
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese are written without blanks. Each character counts as a word.
+WITHOUT_BLANKS = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+)
 
 
 @dataclass(eq=False)
@@ -146,10 +148,12 @@ def vectorizer(weighting: run.Weighting, **options: Any) -> Any:
 
     is_tfidf = weighting == "tfidf"
     return TfidfVectorizer(
-        preprocessor=_cleaned, token_pattern=WORDS, ngram_range=ORDERS[weighting], binary=not is_tfidf,
-        sublinear_tf=is_tfidf, norm="l2" if is_tfidf else None, dtype=np.float32, **options,
+        preprocessor=_cleaned, token_pattern=word_pattern(), ngram_range=ORDERS[weighting],
+        binary=not is_tfidf, sublinear_tf=is_tfidf, norm="l2" if is_tfidf else None, dtype=np.float32,
+        **options,
     )  # fmt: skip
 
 
 def _cleaned(text: str) -> str:
-    return re.sub(BREAK_TAG, " ", text.lower())
+    text = re.sub(BREAK_TAG, " ", text.lower())
+    return text if text.isascii() else WITHOUT_BLANKS.sub(r" \g<0> ", text)
