@@ -47,13 +47,29 @@ def test_control_characters_are_spelt_out(text: str) -> None:
 @given(st.text(st.characters()))
 def test_no_control_or_format_character_is_left_of_any_text(text: str) -> None:
     shown = visible(text)
-    assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs")} <= {"\n", "\t"}
+    assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs")} <= {*"\n\t\u200c\u200d"}
     assert visible(shown) == shown
 
 
 @given(st.text())
 def test_json_means_the_same_after_escaping(text: str) -> None:
     assert json.loads(visible(json.dumps([text], ensure_ascii=False))) == [text]
+
+
+def test_columns_of_a_table_are_aligned_where_characters_are_wide_or_have_no_width() -> None:
+    table = text_table(["class", "rows"], [["好评", 5], ["नहीं", 12], ["cafe\u0301", 1000], ["plain", 1]])
+    assert table.split("\n") == [
+        "class   rows",
+        "好评       5",
+        "नहीं       12",
+        "cafe\u0301   1,000",
+        "plain      1",
+    ]
+
+
+@pytest.mark.parametrize("text", ["می\u200cخواهم", "क्\u200dष", "👩\u200d🚀"])
+def test_joiners_of_words_and_emoji_are_unchanged(text: str) -> None:
+    assert visible(text) == text
 
 
 def test_plain_text_lines_and_tabs_are_unchanged() -> None:

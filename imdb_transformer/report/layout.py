@@ -5,6 +5,7 @@ A page is one file that fetches nothing. It is readable on a phone and in dark m
 
 import html
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,22 @@ def text_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
     test        9
     """
     cells = [list(map(one_line, header)), *([cell_text(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [">" if rows and not isinstance(rows[0][i], str) else "<" for i in range(len(header))]
-    return "\n".join("  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in cells)
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    is_text = [not rows or isinstance(rows[0][i], str) for i in range(len(header))]
+    return "\n".join("  ".join(map(_padded, row, widths, is_text)).rstrip() for row in cells)
+
+
+def _padded(text: str, width: int, is_text: bool) -> str:
+    blanks = " " * (width - _width(text))
+    return text + blanks if is_text else blanks + text
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: two for a Chinese character, none for an accent on its own."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
 
 
 def html_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:

@@ -10,6 +10,7 @@ from typing import TextIO
 GREEN, RED, YELLOW, CYAN, BOLD, PLAIN = (f"\x1b[{code}m" for code in (32, 31, 33, 36, 1, 0))
 # Controls (C0, C1), formats (bidi marks, zero widths, tags), lone surrogates, line and paragraph separators.
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+PLAIN_CHARACTERS = "\n\t\u200c\u200d"  # with the joiners, which Persian, Hindi and emoji need
 
 
 class SafeStream(io.TextIOWrapper):
@@ -56,7 +57,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def visible(text: str) -> str:
-    """The text with control characters, except newlines and tabs, spelt as in JSON.
+    """The text with control characters, except newlines, tabs and joiners, spelt as in JSON.
 
     JSON text keeps its meaning.
 
@@ -66,7 +67,8 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in CONTROL_CATEGORIES else _escaped(c) for c in text
+        c if c in PLAIN_CHARACTERS or unicodedata.category(c) not in CONTROL_CATEGORIES else _escaped(c)
+        for c in text
     )
 
 
