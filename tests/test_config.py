@@ -14,7 +14,7 @@ from imdb_transformer import config_file
 from imdb_transformer.cli.options import config_for
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.errors import ConfigError
-from tests.conftest import write_jsonl
+from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import prepared, train
 
 CONFIG_MODULE = Config.__module__
@@ -247,3 +247,17 @@ def test_the_default_config_is_base_toml_for_reviews_of_ones_own(
 ) -> None:
     assert config_for(None, source, overrides) == name
     assert config_for("mine.toml", source, overrides) == "mine.toml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "override"),
+    [
+        (["a.csv"], "data.source=b.csv"),
+        (["a.csv", "--text-column", "body"], "data.text_column = title"),
+        (["--init-from", "imdb"], "train.init_from=runs/mine"),
+    ],
+)
+def test_an_option_and_set_that_name_the_same_key_are_refused(arguments: list[str], override: str) -> None:
+    refused = imdb_tx("train", *arguments, "--set", override).exception
+    assert isinstance(refused, ConfigError)
+    assert str(refused) == f"--set {override} and another argument are for the same key; leave one out."

@@ -1,3 +1,4 @@
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,17 @@ def test_the_first_head_is_a_logistic_regression_on_the_encoders_features(
     expected.fit(features(model, reviews), labels)
     probabilities = torch.from_numpy(answers(model, reviews)).softmax(1).numpy()
     np.testing.assert_allclose(probabilities, expected.predict_proba(features(model, reviews)), atol=1e-4)
+
+
+def test_a_head_for_almost_as_many_classes_as_reviews_is_fitted_without_a_warning(tiny: Tiny) -> None:
+    config = tiny()
+    reviews = tokenize(config, ["train"]).splits["train"]
+    num_classes = len(reviews.labels) * 2 // 3
+    model = make_classifier(config, vocab_size=400, num_classes=num_classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit_head(model, reviews._replace(labels=np.arange(len(reviews.labels)) % num_classes), CPU)
+    assert model.head.weight.any(1).all()
 
 
 def test_a_class_that_the_probed_reviews_lack_gets_no_weights(tiny: Tiny) -> None:

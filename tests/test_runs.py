@@ -45,7 +45,7 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
     assert listed["linear"]["num_bytes"] == size
     assert listed["my half"]["step"] == 5
     result = imdb_tx("runs", runs)
-    assert "cannot be read: 1" in result.stderr
+    assert f"runs that cannot be read: {runs}/damaged. `imdb-tx verify RUN` says why" in result.stderr
     shown = result.stdout
     assert f"{runs}/my half stopped at step 5\nnext: imdb-tx train --resume '{runs}/my half'\n" in shown
     assert f"--resume {runs}/killed" in shown

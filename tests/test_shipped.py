@@ -198,7 +198,7 @@ def test_a_run_that_cannot_be_read_is_named_before_another_one_predicts(
     assert told.stdout.startswith("neg\t")
     assert [line.partition(":")[0] for line in told.stderr.splitlines()] == ["left out", "run"]
     assert "runs/damaged/run.json is damaged" in told.stderr
-    assert "runs that cannot be read: 1." in imdb_tx("runs").stderr
+    assert "runs that cannot be read: runs/damaged. `" in imdb_tx("runs").stderr
 
 
 def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learnt_their_labels(

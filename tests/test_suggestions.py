@@ -18,7 +18,10 @@ from imdb_transformer.errors import DataError
 from imdb_transformer.inference.predicted_tables import open_reviews
 
 HEADER = ("Datum", "Preis (€)", "Titel", "Kommentar", "Sterne")
-REMARK = ' Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'
+REMARK = (
+    " Without labels, `imdb-tx predict --input FILE` can classify the texts, and "
+    '`imdb-tx pretrain --label-column ""` can learn them.'
+)
 ALL = "--text-column Kommentar --label-column Sterne"
 
 

@@ -8,6 +8,9 @@ import gc
 import os
 import sys
 import warnings
+from typing import Annotated
+
+import typer
 
 # isort: off
 # Each import adds a command; --help lists them in this order.
@@ -20,6 +23,25 @@ from imdb_transformer import progress
 from imdb_transformer.cli import screen
 from imdb_transformer.cli.options import app
 from imdb_transformer.report import terminal
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import platform
+        from importlib import metadata
+
+        from imdb_transformer import __version__
+
+        print(f"imdb-tx {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+_version = typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+
+
+@app.callback()
+def program(version: Annotated[bool, _version] = False) -> None:
+    """Train a small transformer that classifies IMDB's reviews or your own texts."""
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from imdb_transformer.errors import ConfigError
+
 if TYPE_CHECKING:
     from imdb_transformer.config import Config
 
@@ -219,7 +221,10 @@ def load(
     label_column: str | None, encoding: str | None, bad_rows: str | None, init_from: str | None = None,
     data_dir: str | None = None,
 ) -> "Config":  # fmt: skip
-    """A config with the keys that a command's own options stand for, and then with those of --set."""
+    """A config with the keys of a command's own options and of --set.
+
+    Raises ConfigError if both name a key.
+    """
     from imdb_transformer import config_file  # with pydantic, which --help does not need
 
     keys = {
@@ -227,24 +232,10 @@ def load(
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
         "train.init_from": init_from,
     }  # fmt: skip
-    values = {key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None}
-    return config_file.load(name, [f"{key}={value}" for key, value in values.items()] + (overrides or []))
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        import platform
-        from importlib import metadata
-
-        from imdb_transformer import __version__
-
-        print(f"imdb-tx {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}")
-        raise typer.Exit
-
-
-_version = typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
-
-
-@app.callback()
-def program(version: Annotated[bool, _version] = False) -> None:
-    """Train a small transformer that classifies IMDB's reviews or your own texts."""
+    of_options = {
+        key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None
+    }
+    for override in overrides or []:
+        if override.partition("=")[0].strip() in of_options:
+            raise ConfigError(f"--set {override} and another argument are for the same key; leave one out.")
+    return config_file.load(name, [f"{key}={value}" for key, value in of_options.items()] + (overrides or []))

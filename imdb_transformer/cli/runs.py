@@ -30,6 +30,7 @@ def runs(folder: RunsFolder = options.RUNS, prune: Prune = False, as_json: optio
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")
     listed = upkeep.runs_in(folder)
-    if num_unread := len(upkeep.run_files(folder)) - len(listed):
-        screen.note(f"note: runs that cannot be read: {num_unread}. `imdb-tx verify RUN` says why.")
+    names = {each["run"] for each in listed}
+    if unread := [name for path in upkeep.run_files(folder) if (name := str(path.parent)) not in names]:
+        screen.note(f"note: runs that cannot be read: {', '.join(unread)}. `imdb-tx verify RUN` says why.")
     screen.show(json.dumps(listed) if as_json else summaries.runs(listed, folder))

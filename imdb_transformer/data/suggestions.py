@@ -54,7 +54,10 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     has_text = any(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in rows.schema.types)
     if "--label-column" in missing and not labels and has_text:
         advice += "." if advice else ""
-        return f'{advice} Without labels, `imdb-tx pretrain --label-column ""` can learn the text.'
+        return (
+            f"{advice} Without labels, `imdb-tx predict --input FILE` can classify the texts, and "
+            '`imdb-tx pretrain --label-column ""` can learn them.'
+        )
     return advice
 
 

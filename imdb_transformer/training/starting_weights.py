@@ -7,6 +7,7 @@ Shapes: N reviews, D model width.
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,7 +222,8 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     if len(set(labels)) < 2:
         return
     features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
-    scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
+    with warnings.catch_warnings(action="ignore"):  # of classes that are many for so few reviews
+        scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
     slopes = regression.coef_ / scaler.scale_
     intercepts = regression.intercept_ - slopes @ scaler.mean_
     if len(regression.classes_) == 2:  # scikit-learn gives the log-odds of the second class
