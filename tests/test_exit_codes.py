@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from imdb_transformer.errors import ConfigError, Interrupted
+from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 from tests.test_archive import make_archive
+from tests.tiny import TINY_MODEL
 
 
 def process(
@@ -171,24 +173,28 @@ def metrics_lines(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    """A training by two threads, and beside it its config."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    data = f'[data]\nsource = "{source}"\ndata_dir = "{folder / "data"}"\n'
+    (folder / "tiny.toml").write_text(data + TINY_MODEL)
+    sets = ("--set", "train.epochs=8", "--set", "model.dropout=0.3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "2")
+        ended = process("train", "--config", folder / "tiny.toml", *sets, "--run-dir", folder / "run")
+    assert ended.returncode == 0, ended.stderr
+    return folder / "run"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_and_resumed_equals_the_uninterrupted_one(
-    config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    sets = ("train.epochs=10", "model.dropout=0.3")
-    options = ["--config", config_path, *(word for each in sets for word in ("--set", each))]
-    assert process("train", *options, "--run-dir", tmp_path / "whole").returncode == 0
     folder = tmp_path / "parts"
-    command = [
-        sys.executable,
-        "-m",
-        "imdb_transformer",
-        "train",
-        *map(str, options),
-        "--run-dir",
-        str(folder),
-    ]
+    options = ["--config", uninterrupted / run.CONFIG, "--run-dir", folder]
+    command = [sys.executable, "-m", "imdb_transformer", "train", *map(str, options)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as running:
         while metrics_lines(folder) < 20:
             assert running.poll() is None
@@ -201,7 +207,7 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_the_uninterrupted_one(
     resumed = process("train", "--resume", folder)
     assert resumed.returncode == 0, resumed.stderr
     for name in ("best/model.safetensors", "last/model.safetensors", "last/training.safetensors"):
-        one, two = (run / "checkpoints" / name for run in (tmp_path / "whole", folder))
+        one, two = (path / "checkpoints" / name for path in (uninterrupted, folder))
         assert one.read_bytes() == two.read_bytes(), name
 
 

@@ -83,17 +83,10 @@ def test_an_export_to_a_full_disk_keeps_the_old_file_and_can_be_repeated(
     assert Predictor.load(path).classes == ("neg", "pos")
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["model.radius=0", "model.norm='post'", "model.positions='sinusoidal'"],
-        ["model.positions='none'", "model.radius=3", "model.bigram_buckets=500"],
-    ],
-    ids=["full attention", "windows, bigrams"],
-)
-def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
+def test_a_post_norm_model_with_full_attention_is_exported(trained: Path, tmp_path: Path) -> None:
     config = trained / "config.toml"
-    sets = [word for change in (*overrides, "train.epochs=1") for word in ("--set", change)]
+    overrides = ("model.radius=0", "model.norm='post'", "model.positions='sinusoidal'", "train.epochs=1")
+    sets = [word for change in overrides for word in ("--set", change)]
     trained_so = imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r")
     assert trained_so.exit_code == 0, trained_so.output
     export(tmp_path / "r", tmp_path / "m.onnx")
@@ -102,18 +95,26 @@ def test_every_kind_of_model_is_exported(trained: Path, tmp_path: Path, override
     np.testing.assert_allclose(probabilities, exact(tmp_path / "r").probabilities(texts), atol=1e-4)
 
 
-def test_three_classes_are_exported(trained: Path, tmp_path: Path) -> None:
+def test_three_classes_windows_bigrams_and_calibration_are_exported(trained: Path, tmp_path: Path) -> None:
     rows = [(f"{word} film {i}", word) for i in range(40) for word in ("good", "dull", "odd")]
     write_jsonl(tmp_path / "r.jsonl", [text for text, _ in rows], [label for _, label in rows])
-    sets = ["--set", f'data.source="{tmp_path / "r.jsonl"}"', "--set", f'data.data_dir="{tmp_path / "data"}"']
-    config = trained / "config.toml"
-    imdb_tx("train", "--config", config, *sets, "--run-dir", tmp_path / "r")
-    assert export(tmp_path / "r") == tmp_path / "r" / "model.onnx"
-    predictor = Predictor.load(tmp_path / "r" / "model.onnx")
+    overrides = (
+        f'data.source="{tmp_path / "r.jsonl"}"', f'data.data_dir="{tmp_path / "data"}"', "train.epochs=1",
+        "model.positions='none'", "model.radius=3", "model.bigram_buckets=500",
+    )  # fmt: skip
+    sets = [word for change in overrides for word in ("--set", change)]
+    folder = tmp_path / "r"
+    imdb_tx("train", "--config", trained / "config.toml", *sets, "--run-dir", folder)
+    run.open_run(folder).updated(temperature=0.25)  # far from 1: the tiny model is hardly sure of anything
+    assert export(folder) == folder / "model.onnx"
+    predictor = Predictor.load(folder / "model.onnx")
     assert predictor.classes == ("dull", "good", "odd")
-    texts = [text for text, _ in rows]
-    expected = exact(tmp_path / "r").probabilities(texts)
-    np.testing.assert_allclose(predictor.probabilities(texts), expected, atol=1e-4)
+    texts = [*(text for text, _ in rows), "", "an awful, dull film " * 40]
+    np.testing.assert_allclose(predictor.probabilities(texts), exact(folder).probabilities(texts), atol=1e-4)
+    ours, files = evaluate(folder), evaluate(folder / "model.onnx")
+    assert files.raw.loss == pytest.approx(ours.raw.loss, rel=0.02)
+    assert files.loss == pytest.approx(ours.loss, rel=0.02)
+    assert abs(ours.raw.loss - ours.loss) > 0.05 * ours.loss
 
 
 def test_a_graph_with_external_data_is_refused(
@@ -292,13 +293,3 @@ def test_a_file_that_is_not_an_exported_model_is_refused(
         export(tmp_path / "nb", path)
     refused = imdb_tx("predict", "--run", exported, "--explain", "a film")
     assert isinstance(refused.exception, RunError)
-
-
-def test_the_calibration_of_a_file_is_that_of_its_run(trained: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(trained, tmp_path / "run")
-    run.open_run(folder).updated(temperature=0.25)  # far from 1: the tiny model is hardly sure of anything
-    path = export(folder)
-    ours, files = evaluate(folder), evaluate(path)
-    assert files.raw.loss == pytest.approx(ours.raw.loss, rel=0.02)
-    assert files.loss == pytest.approx(ours.loss, rel=0.02)
-    assert abs(ours.raw.loss - ours.loss) > 0.05 * ours.loss
