@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, holdout
-from imdb_transformer.data.reviews import Reviews, Rows
+from imdb_transformer.data.reviews import Reviews, Rows, joined
 from imdb_transformer.errors import DataError, DataWarning
 from imdb_transformer.store import run
 from tests.conftest import write_jsonl
@@ -63,7 +65,7 @@ def test_texts_that_differ_only_in_case_white_space_and_line_breaks_are_copies(t
     write_jsonl(folder / "train.jsonl", texts, ["a"] * 160 + ["b"] * 160)
     write_jsonl(folder / "test.jsonl", ["held out", "text  0"], ["a", "b"])
     write_jsonl(folder / "unsupervised.jsonl", ["held  out", "free"], ["", ""])
-    with pytest.warns(DataWarning, match="1 of 2 texts of test are in train, too"):
+    with pytest.warns(DataWarning, match="1 of 2 reviews of test are in train, too"):
         stored = corpus.ensure(config(folder, tmp_path))
     numbers = [
         {re.findall(r"\d+", text)[0] for text in corpus.read_split(stored, name).texts}
@@ -296,21 +298,53 @@ def test_the_only_text_of_a_class_is_learnt_and_a_warning_names_the_class(tmp_pa
     assert counts["test"] == {0: 10, 1: 1, 2: 1}
 
 
-def test_a_class_whose_only_text_is_held_out_with_another_label_is_refused(tmp_path: Path) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1), st.sampled_from([0.1, 0.3, 0.5])
+)
+def test_each_class_keeps_a_text_to_learn_and_one_of_several_is_held_out(
+    pairs: list[tuple[int, int]], fraction: float
+) -> None:
+    rows = Rows([f"t{text}" for text, _ in pairs], [label for _, label in pairs])
+    rest, share = holdout._take_share(holdout._sorted(rows), fraction)
+    assert not set(rest.texts) & set(share.texts)
+    assert sorted(zip(*rows, strict=True)) == sorted(zip(*joined([rest, share]), strict=True))
+    assert set(rest.labels) == set(rows.labels)
+    num_labels = Counter(text for text, _ in set(pairs))
+    for label in set(rows.labels):
+        texts = {text for text, other in pairs if other == label}
+        if len(texts) > 1 and all(num_labels[text] == 1 for text in texts):
+            held_out = {text for text, other in zip(*share, strict=True) if other == label}
+            assert 1 <= len(held_out) <= max(1, round(fraction * len(texts)))
+
+
+def test_a_class_whose_only_text_has_another_label_too_is_learnt(tmp_path: Path) -> None:
     path = tmp_path / "both.jsonl"
-    both = [f"t{i}" for i in range(10)]
-    write_jsonl(path, both + both[:9], ["a"] * 10 + list("bcdefghij"))
-    with pytest.raises(DataError, match=r"train has no text of \d of 10 classes .* give each text one label"):
-        corpus.ensure(config(path, tmp_path))
+    texts = [f"t{i}" for i in range(40)]
+    write_jsonl(path, texts + texts[:9], ["a"] * 40 + list("bcdefghij"))
+    with pytest.warns(DataWarning, match=r"9 of 10 classes \('b', 'c', .*\): too few of its texts differ"):
+        stored = corpus.ensure(config(path, tmp_path))
+    assert set(corpus.read_split(stored, "train").labels) == set(range(10))
 
 
-def test_the_held_out_share_is_of_rows_even_if_some_texts_have_many_copies(tmp_path: Path) -> None:
+def test_one_text_with_most_of_the_rows_leaves_the_others_to_training(tmp_path: Path) -> None:
+    path = tmp_path / "great.jsonl"
+    texts = ["great!"] * 800 + [f"good {i}" for i in range(200)] + [f"dull {i}" for i in range(1000)]
+    write_jsonl(path, texts, ["pos"] * 1000 + ["neg"] * 1000)
+    stored = corpus.ensure(config(path, tmp_path))
+    rows = {name: corpus.read_split(stored, name) for name in stored.manifest.splits}
+    sizes = {name: Counter(split.labels) for name, split in rows.items()}
+    assert sizes == {"train": {0: 810, 1: 962}, "validation": {0: 90, 1: 18}, "test": {0: 100, 1: 20}}
+    assert "great!" in rows["train"].texts
+
+
+def test_texts_with_many_copies_do_not_make_a_held_out_split_large(tmp_path: Path) -> None:
     path = tmp_path / "repeated.jsonl"
     texts = [text for i in range(10) for text in (*[f"copied {i}"] * 10, *[f"t{i} {j}" for j in range(10)])]
     write_jsonl(path, texts, ["a"] * 100 + ["b"] * 100)
     stored = corpus.ensure(config(path, tmp_path))
-    sizes = {name: len(corpus.read_split(stored, name).texts) for name in stored.manifest.splits}
-    assert sizes == {"train": 162, "validation": 18, "test": 20}
+    for name in ("validation", "test"):
+        for count in Counter(corpus.read_split(stored, name).labels).values():
+            assert 5 <= count <= 10
 
 
 def test_a_held_out_split_that_is_too_large_because_of_copies_gives_a_warning(tmp_path: Path) -> None:
@@ -379,8 +413,18 @@ def test_a_run_keeps_its_reviews_when_only_the_classes_are_renamed(tmp_path: Pat
 def test_held_out_reviews_that_are_in_train_too_give_a_warning(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [f"t{i}" for i in range(100)], ["a", "b"] * 50)
     write_jsonl(tmp_path / "validation.jsonl", [f"t{i}" for i in range(98, 118)], ["a", "b"] * 10)
-    with pytest.warns(DataWarning, match="2 of 20 texts of validation are in train, too"):
+    with pytest.warns(DataWarning, match="2 of 20 reviews of validation are in train, too"):
         corpus.ensure(config(tmp_path, tmp_path))
+
+
+def test_each_held_out_copy_of_a_text_of_train_counts_in_the_warning(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [f"t{i}" for i in range(200)], ["a", "b"] * 100)
+    texts = ["t0", "t1"] * 40 + [f"new {i}" for i in range(20)]
+    write_jsonl(tmp_path / "test.jsonl", texts, ["a", "b"] * 50)
+    with pytest.warns(DataWarning, match="80 of 100 reviews of test are in train, too"):
+        stored = corpus.ensure(config(tmp_path, tmp_path))
+    train, test = stored.manifest.statistics
+    assert (train.num_shared, test.num_shared) == ({"test": 2}, {"train": 80})
 
 
 def test_a_text_with_both_labels_stays_on_one_side(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ If the source has only train, a test split is held out as well as the validation
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -81,8 +81,7 @@ def hold_out(reviews: Reviews, config: DataConfig) -> dict[str, Rows]:
     learnt = set(splits["train"].labels)
     if missing := [name for label, name in enumerate(reviews.classes) if label not in learnt]:
         raise DataError(
-            f"{config.source}: train has no text of {_named(missing, reviews.classes)}. Leave these classes "
-            "out. If their texts have another label, too, give each text one label."
+            f"{config.source}: train has no text of {_named(missing, reviews.classes)}; leave them out."
         )
     for name in ("train", "validation", "test"):
         if name in splits and not splits[name].texts:
@@ -127,22 +126,36 @@ def _sorted(rows: Rows) -> Rows:
 
 
 def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
-    """(rest, share): a share of each class's rows, every copy of a text on the same side.
+    """(rest, share): a share of each class, every copy of a text on the same side.
 
-    A class of two texts or more has at least one on each side. The only text of a class is in the rest.
+    The share has at most this fraction of a class's rows and of its different texts, but a text at least, if
+    the class has two. The last text of a class stays in the rest.
     """
     texts = [normalized(text) for text in rows.texts]
+    # By class, its texts with the number of their rows. Rows are in the order of their hashes.
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    labels_of: dict[str, set[int]] = defaultdict(set)
+    for text, label in zip(texts, rows.labels, strict=True):
+        counts[label][text] += 1
+        labels_of[text].add(label)
     chosen: set[str] = set()
-    for label in set(rows.labels):
-        # Rows are in the order of their hashes.
-        counts = Counter(text for text, other in zip(texts, rows.labels, strict=True) if other == label)
-        room = most = max(1, round(fraction * counts.total()))
-        for text, count in counts.items() if len(counts) > 1 else ():
-            if count <= room:
+    num_left = {label: len(each) for label, each in counts.items()}
+    for label in sorted(counts):
+        totals = counts[label].total(), len(counts[label])
+        num_rows, num_texts = (max(1, round(fraction * total)) for total in totals)
+        # If no text is as rare as that, the rarest is taken.
+        most_rows = max(num_rows, min(counts[label].values()))
+        taken = [text for text in counts[label] if text in chosen]  # with another label, too
+        num_taken = sum(counts[label][text] for text in taken)
+        for text, count in counts[label].items():
+            is_last = any(num_left[other] == 1 for other in labels_of[text])
+            fits = num_taken + count <= most_rows and len(taken) < num_texts
+            if text not in chosen and fits and not is_last:
                 chosen.add(text)
-                room -= count
-        if room == most and len(counts) > 1:  # every text has more copies than there is room for
-            chosen.add(min(counts, key=counts.__getitem__))
+                taken.append(text)
+                num_taken += count
+                for other in labels_of[text]:
+                    num_left[other] -= 1
     return _partition(rows, [text in chosen for text in texts])
 
 

@@ -38,7 +38,7 @@ Report = Callable[[str], None]  # called with a sentence about each bad row
 
 @cache
 def word_pattern() -> str:
-    """Matches a word, or a run of punctuation, where the tokenizer does: "!!" carries meaning.
+    """Matches a word, or a run of punctuation, nearly as the tokenizer does: "!!" carries meaning.
 
     To Python's `\\w`, the vowel signs of Hindi and other marks are no part of a word.
     """
@@ -177,19 +177,24 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_empty: int
     num_duplicates: int
     """rows whose text occurs earlier in the same split, ignoring differences in case and white space"""
-    num_shared: dict[str, int]  # distinct texts that also occur in another split, by its name
+    num_shared: dict[str, int]  # rows whose text also occurs in another split, by its name
     num_with_breaks: int  # rows with `<br />`
     word_percentiles: dict[int, int]  # words a review, at the 50th, 90th, 99th and 100th percentile
 
 
 def measure(reviews: Reviews) -> list[SplitStatistics]:
     """Statistics of each split."""
-    distinct = {name: set(map(normalized, rows.texts)) for name, rows in reviews.splits.items()}
+    comparable = {name: list(map(normalized, rows.texts)) for name, rows in reviews.splits.items()}
+    distinct = {name: set(texts) for name, texts in comparable.items()}
     statistics = []
     for name, (texts, labels) in reviews.splits.items():
         num_words = np.array([len(text.split()) for text in texts] or [0])
         names = Counter("unlabelled" if label == UNLABELLED else reviews.classes[label] for label in labels)
-        shared = {other: len(distinct[name] & distinct[other]) for other in distinct if other != name}
+        shared = {
+            other: sum(text in distinct[other] for text in comparable[name])
+            for other in distinct
+            if other != name
+        }
         figures = SplitStatistics(
             split=name, num_rows=len(texts), num_by_label=dict(sorted(names.items())),
             num_empty=sum(not text.strip() for text in texts),
@@ -207,7 +212,7 @@ def warn_of_shared(statistics: Iterable[SplitStatistics], source: str) -> None:
         num_shared = each.num_shared.get("train", 0) if each.split in ("validation", "test") else 0
         if num_shared > MAX_SHARED * each.num_rows:
             warn(
-                f"{source}: {num_shared:,} of {each.num_rows:,} texts of {each.split} are in train, too. "
+                f"{source}: {num_shared:,} of {each.num_rows:,} reviews of {each.split} are in train, too. "
                 "Scores on them say little."
             )
 
