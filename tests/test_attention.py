@@ -13,6 +13,7 @@ from imdb_transformer.inference.explanation import all_heads, choose_head, weigh
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention
 from imdb_transformer.model.encoder import Encoder
+from imdb_transformer.report.layout import display_width
 from imdb_transformer.store import run
 from tests.conftest import imdb_tx
 
@@ -80,6 +81,9 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
     num_layers = run.open_run(trained).config.model.num_layers
     assert f"layer {num_layers}, head 2" in printed
     assert "█" in printed
+    wide = imdb_tx("predict", "--run", trained, "--attention", "映画はとても面白い good").stdout.splitlines()
+    one, two = wide[-2:]
+    assert display_width(one[: one.index(" 1 ")]) == display_width(two[: two.index(" 2 ")])
     page = tmp_path / "map.html"
     answer = imdb_tx("predict", "--run", trained, "--attention", "--explain", "--json", "--html", page, TEXT)
     record = json.loads(answer.stdout)

@@ -238,6 +238,7 @@ def test_a_value_that_yaml_cannot_read_is_refused_by_the_files_name(tmp_path: Pa
         (None, None, "demo.toml"),
         ("r.csv", None, "base.toml"),
         (None, ["data.source=r.csv"], "base.toml"),
+        (None, ["data.source = r.csv"], "base.toml"),
         (None, ['data.source="demo"'], "demo.toml"),
         ("r.csv", ["train.epochs=2"], "base.toml"),
     ],

@@ -12,7 +12,7 @@ from torch import nn
 from imdb_transformer import pretrain
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
-from imdb_transformer.errors import ConfigError, Interrupted, RunError
+from imdb_transformer.errors import ConfigError, DataError, Interrupted, RunError
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import LanguageModel, teacher_features
 from imdb_transformer.store import metrics, run
@@ -20,7 +20,7 @@ from imdb_transformer.training import estimate, objectives
 from imdb_transformer.training.objectives import pretraining
 from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import make_learner
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import CPU, Tiny, train, weights
 from tests.test_model import a_batch, small
 from tests.test_objectives import batch_of
@@ -185,6 +185,15 @@ def test_unfit_teachers_are_refused(tiny: Tiny, encoder: Path, tmp_path: Path) -
     other = train(of_demo, tmp_path / "other", kind="encoder").folder
     with pytest.raises(RunError, match=r"run cannot teach here: .*other has another tokenizer"):
         prepare(tiny(f"train.init_from={other}"), "encoder", CPU, teachers=(encoder,))
+
+
+def test_a_teacher_is_refused_if_each_unlabelled_review_is_held_out(tiny: Tiny, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [f"t{i}" for i in range(100)], ["neg", "pos"] * 50)
+    write_jsonl(tmp_path / "test.jsonl", ["one", "two"], ["neg", "pos"])
+    (tmp_path / "unsupervised.txt").write_text("One\ntwo\n")
+    config = tiny(f"data.source={tmp_path}")
+    with pytest.raises(DataError, match=r"All unlabelled reviews of .* are in validation or test, too"):
+        prepare(config, "classifier", CPU, teachers=(run.of_package("imdb"),))
 
 
 def test_a_teacher_has_the_weights_of_its_run_and_no_dropout(tiny: Tiny, encoder: Path) -> None:

@@ -248,11 +248,25 @@ def test_an_evaluation_is_not_kept_if_the_training_has_ended_meanwhile(trained: 
     temperature = opened.info.temperature
     opened.updated(temperature=temperature + 1)
     with pytest.warns(DataWarning, match="has changed meanwhile"):
-        save(predictions)
+        assert not save(predictions)
     assert not (copy / "evaluation").exists()
     run.open_run(copy).updated(temperature=temperature)
-    save(predictions)
+    assert save(predictions)
     assert predictions.file.exists()
+
+
+def test_the_command_writes_no_page_of_an_evaluation_that_is_not_kept(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(copy / "evaluation", ignore_errors=True)
+    page = copy / "report.html"
+    before = page.read_bytes()
+    monkeypatch.setattr("imdb_transformer.evaluation.evaluate.save", lambda _: False)
+    shown = imdb_tx("eval", copy).stdout
+    assert "accuracy" in shown
+    assert "written to" not in shown
+    assert page.read_bytes() == before
 
 
 def test_a_run_trained_on_the_cpu_is_evaluated_there(trained: Path, tmp_path: Path) -> None:
@@ -298,7 +312,7 @@ def test_a_test_split_that_was_learnt_whole_gives_a_warning(tmp_path: Path) -> N
     for name in ("train", "validation", "test"):
         write_jsonl(tmp_path / f"{name}.jsonl", texts, ["neg", "pos"] * 20)
     data = {"source": str(tmp_path), "data_dir": str(tmp_path / "data")}
-    with pytest.warns(DataWarning, match="40 of 40 texts of test are in train"):
+    with pytest.warns(DataWarning, match="40 of 40 reviews of test are in train"):
         make_baseline(tmp_path / "run", config_file.parse({"data": data}, origin="here"), "nb")
     with pytest.warns(DataWarning, match="40 of these 40 reviews were in training"):
         evaluate(tmp_path / "run")

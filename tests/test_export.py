@@ -291,5 +291,9 @@ def test_a_file_that_is_not_an_exported_model_is_refused(
     shutil.copytree(linear, tmp_path / "nb")
     with pytest.raises(RunError, match="linear"):
         export(tmp_path / "nb", path)
+    before = set(Path().glob("runs/*"))
+    with pytest.raises(RunError, match="encoder"):
+        export(run.of_package("imdb-encoder"))
+    assert set(Path().glob("runs/*")) == before
     refused = imdb_tx("predict", "--run", exported, "--explain", "a film")
     assert isinstance(refused.exception, RunError)

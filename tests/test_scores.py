@@ -137,8 +137,8 @@ def test_scores_are_named_and_rounded_for_people() -> None:
     assert dict(score_rows(alone))["ROC AUC"] == "undefined: a class is absent"
 
 
-def test_a_small_split_has_calibration_bins_of_fifty_reviews_or_more() -> None:
-    for num_rows, num_bins in ((1, 1), (49, 1), (100, 2), (749, 14), (750, 15), (5000, 15)):
+def test_a_small_split_has_five_calibration_bins_or_bins_of_fifty_reviews() -> None:
+    for num_rows, num_bins in ((1, 1), (4, 4), (100, 5), (349, 6), (749, 14), (750, 15), (5000, 15)):
         probabilities = np.tile([0.9, 0.1], (num_rows, 1))
         bins = confidence_bins(probabilities, np.zeros(num_rows, dtype=np.int64))
         assert len(bins) == num_bins

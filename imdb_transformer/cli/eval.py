@@ -63,16 +63,20 @@ def evaluate(
         beside = {name: baseline.model_dump() for name, baseline in baselines.items()}
         record = predictions.evaluation.model_dump() | {"baselines": beside}
         print(json.dumps(record) if as_json else evaluations.as_text(tables))
-    if not as_json:
+    if page and not as_json:
         print(f"written to {predictions.file} and {page}")
 
 
-def _write(predictions: "Predictions", baselines: "dict[str, Evaluation]", *, has_card: bool) -> Path:
-    """Writes the scores, the page and, if the run is a classifier and may have one, its model card."""
+def _write(predictions: "Predictions", baselines: "dict[str, Evaluation]", *, has_card: bool) -> Path | None:
+    """Writes the scores, the page and, if the run is a classifier and may have one, its model card.
+
+    Returns the page. None if the run has changed meanwhile, so that nothing is written.
+    """
     from imdb_transformer.evaluation.evaluate import save
     from imdb_transformer.report import evaluations, pages
 
-    save(predictions)
+    if not save(predictions):
+        return None
     page = pages.write_evaluation(predictions, baselines)
     if has_card and predictions.run.info.kind == "classifier":
         evaluations.write_card(predictions.run)

@@ -212,7 +212,7 @@ def config_for(config: str | None, source: str | None, overrides: list[str] | No
     """The config that was named, or else the default, which depends on SOURCE (see `DEFAULTS`)."""
     for override in overrides or []:
         key, _, value = override.partition("=")
-        source = value.strip("\"' ") if key == "data.source" else source
+        source = value.strip("\"' ") if key.strip() == "data.source" else source
     return config or ("base.toml" if source not in (None, "demo") else "demo.toml")
 
 

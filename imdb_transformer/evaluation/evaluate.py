@@ -71,14 +71,15 @@ def evaluate(
     return predictions.evaluation
 
 
-def save(predictions: Predictions) -> None:
-    """Writes an evaluation into its run. Warns, and does not, if a training has ended in it meanwhile."""
+def save(predictions: Predictions) -> bool:
+    """Writes an evaluation into its run. Warns, and returns False, if the run has changed meanwhile."""
     opened, is_folder = predictions.run, predictions.predictor.models[0].checkpoint.is_dir()
     if is_folder and run.open_info(opened.folder) != opened.info:
         warn(f"{opened.folder} has changed meanwhile: this evaluation is not kept. Evaluate it again")
-        return
+        return False
     predictions.file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(predictions.file, predictions.evaluation.model_dump_json(indent=1).encode())
+    return True
 
 
 def measured(opened: run.Run, name: str) -> list[Evaluation]:

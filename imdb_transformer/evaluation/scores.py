@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-MOST_BINS = 15  # of the calibration error
-BIN_SIZE = 50  # reviews at least: of fewer, the accuracy is mostly chance
+LEAST_BINS, MOST_BINS = 5, 15  # of the calibration error
+BIN_SIZE = 50  # reviews: the accuracy of fewer is mostly chance
 PRIOR_DEVIATION = 0.5  # of the temperature's logarithm, before any review is seen
 USUAL_TEMPERATURE = 2.0  # of a transformer (configs/EXPERIMENTS.md, "the usual temperature")
 
@@ -30,7 +30,7 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
 
     loss: float  # mean cross-entropy in nats (log loss)
     brier: float  # mean squared distance of the probabilities from the label, summed over classes; 0 to 2
-    ece: float  # expected calibration error over at most 15 bins of equally many reviews
+    ece: float  # expected calibration error over 5 to 15 bins of equally many reviews
 
 
 class Accuracy(BaseModel, extra="forbid", frozen=True):
@@ -183,7 +183,7 @@ def _areas(
 
 
 def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Mean distance of confidence and accuracy over at most 15 bins of equally many reviews.
+    """Mean distance of confidence and accuracy over 5 to 15 bins of equally many reviews.
 
     (N, C) probabilities; a review's confidence is its largest (Guo et al. 2017, section 2, with the bins of
     Nguyen and O'Connor 2015, section 2.2).
@@ -195,7 +195,7 @@ def expected_calibration_error(probabilities: NDArray[np.float64], labels: NDArr
 def confidence_bins(
     probabilities: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> list[tuple[float, float, int]]:
-    """(mean confidence, accuracy, number of reviews) of at most 15 bins, least confident first.
+    """(mean confidence, accuracy, number of reviews) of 5 to 15 bins, least confident first.
 
     Reviews of equal confidence may fall into several bins. Each counts with the accuracy of all of them, so
     their order does not matter.
@@ -203,7 +203,7 @@ def confidence_bins(
     confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
     _, group, sizes = np.unique(confidence, return_inverse=True, return_counts=True)
     correct = (np.bincount(group, correct) / sizes)[group]
-    num_bins = min(MOST_BINS, max(1, len(labels) // BIN_SIZE))
+    num_bins = min(MOST_BINS, max(LEAST_BINS, len(labels) // BIN_SIZE), len(labels))
     bins = np.array_split(np.argsort(confidence, kind="stable"), num_bins)
     return [(float(confidence[rows].mean()), float(correct[rows].mean()), len(rows)) for rows in bins]
 

@@ -59,12 +59,12 @@ def export(path: Path, output: Path | None = None) -> Path:
     if output is not None:
         check_writable("--output", output, [SUFFIX])
     opened, folder = run.locate(path)
-    if output is None:
-        opened.reports.mkdir(parents=True, exist_ok=True)
-        output = opened.reports / f"model{'' if folder.name == 'best' else f'-{folder.name}'}{SUFFIX}"
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model; only a transformer can be exported.")
     model = TransformerModel(opened, folder, device="cpu")
+    if output is None:
+        opened.reports.mkdir(parents=True, exist_ok=True)
+        output = opened.reports / f"model{'' if folder.name == 'best' else f'-{folder.name}'}{SUFFIX}"
     about = About(step=model.step, run=opened.info, config=opened.config, temperature=model.temperature)
     (empty_ids,) = model.tokenizer.encode([""])
     graph = _traced(CalibratedClassifier(model.classifier, model.temperature, int(empty_ids[0])).eval())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imdb_transformer.errors import one_line
+from imdb_transformer.report.terminal import visible
 
 TableRow = Sequence[object]
 NUMBER = r"[-+]?\d|-$"  # the beginning of a cell in a right-aligned column
@@ -26,20 +27,21 @@ def text_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
     test        9
     """
     cells = [list(map(one_line, header)), *([cell_text(value) for value in row] for row in rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
     is_text = [not rows or isinstance(rows[0][i], str) for i in range(len(header))]
     return "\n".join("  ".join(map(_padded, row, widths, is_text)).rstrip() for row in cells)
 
 
 def _padded(text: str, width: int, is_text: bool) -> str:
-    blanks = " " * (width - _width(text))
+    blanks = " " * (width - display_width(text))
     return text + blanks if is_text else blanks + text
 
 
-def _width(text: str) -> int:
+def display_width(text: str) -> int:
     """Columns of a terminal: two for a Chinese character, none for an accent on its own."""
     if text.isascii():
         return len(text)
+    text = visible(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
 

@@ -143,7 +143,7 @@ def _origin(opened: run.Run) -> list[str]:
 
 
 def _errors(predictions: Predictions) -> list[str]:
-    """The wrong predictions with the highest confidence, with the words that decided."""
+    """The reviews whose true class got the lowest probability, with the words that decided."""
     models, classes = predictions.predictor.models, predictions.evaluation.classes
     can_explain = len(models) == 1 and isinstance(models[0], TransformerModel)
     rows = np.arange(len(predictions.labels))

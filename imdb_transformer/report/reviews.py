@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imdb_transformer.errors import one_line, shortened
-from imdb_transformer.report.layout import read_asset, write_page
+from imdb_transformer.report.layout import display_width, read_asset, write_page
 from imdb_transformer.report.terminal import BOLD, GREEN, PLAIN, RED, visible
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # heavy modules, which only the types need
 
 TEXT_WIDTH = 100  # of a review beside its prediction
 NUM_DECIDING = 5  # words for and against, as text
-MAP_WIDTH, NAME_WIDTH = 30, 12  # of a heat map as text: words, characters of a word
+MAP_WIDTH, NAME_WIDTH = 30, 12  # of a heat map as text: words, columns of a word
 SHADES = " ░▒▓█"
 CELL = 18  # pixels of a heat map on a page
 LEAST_WEIGHT = 0.01  # of attention on a page; there are too many smaller ones
@@ -139,7 +139,11 @@ def _map_as_text(attention: "Attention") -> list[str]:
     strengths = (weights / weights.max(1, keepdims=True).clip(1e-9)).tolist()
     for i, word, row in zip(numbers, words, strengths, strict=True):
         shades = (SHADES[min(int(len(SHADES) * strength), len(SHADES) - 1)] * 2 for strength in row)
-        lines.append(f"{word[:NAME_WIDTH]:>{NAME_WIDTH}} {i:2d} {''.join(shades)}".rstrip())
+        name = word[:NAME_WIDTH]
+        while display_width(name) > NAME_WIDTH:
+            name = name[:-1]
+        blanks = " " * (NAME_WIDTH - display_width(name))
+        lines.append(f"{blanks}{name} {i:2d} {''.join(shades)}".rstrip())
     return lines
 
 

@@ -122,6 +122,8 @@ def labels_of_teachers(
     if "unsupervised" not in stored.manifest.splits:
         raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
     texts = encoded.rows_of(config.data, stored, "unsupervised").texts
+    if not texts:
+        raise DataError(f"All unlabelled reviews of {config.data.source} are in validation or test, too.")
     if not ask:
         num_classes = len(stored.manifest.classes)
         return np.full((len(texts), num_classes), 1 / num_classes, dtype=np.float32)
