@@ -318,6 +318,23 @@ def test_a_test_split_that_was_learnt_whole_gives_a_warning(tmp_path: Path) -> N
         evaluate(tmp_path / "run")
 
 
+def test_a_folder_of_validation_and_test_is_evaluated_by_split(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    source = tmp_path / "others"
+    source.mkdir()
+    for name, count in (("validation", 4), ("test", 6)):
+        write_jsonl(
+            source / f"{name}.jsonl", [f"{name} {i}" for i in range(count)], ["neg", "pos"] * (count // 2)
+        )
+    sizes = {
+        split: evaluate(folder, split, source=str(source)).num_examples
+        for split in (None, "test", "validation", "all")
+    }
+    assert sizes == {None: 6, "test": 6, "validation": 4, "all": 10}
+    with pytest.raises(DataError, match="has no review with a label in train"):
+        evaluate(folder, "train", source=str(source))
+
+
 def test_an_empty_review_is_among_the_short_ones(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     write_jsonl(tmp_path / "o.jsonl", ["a film", ""], ["neg", "pos"])

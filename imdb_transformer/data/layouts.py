@@ -50,12 +50,11 @@ def splits_in_name(path: Path) -> set[str]:
     return {SPLIT_ALIASES.get(name, name) for name in names}.intersection(SPLITS)
 
 
-def has_no_train(folder: Path) -> bool:
-    """Whether a folder has files named for test, or for no split, and none for train or validation."""
+def splits_below(folder: Path) -> set[str]:
+    """The splits that a folder's files are named for; with "" if a name says none, and there is no card."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
     splits = {split_of(name) for name in names if name.suffix != ".md"}
-    says_nothing = "" in splits and not has_card(folder)
-    return ("test" in splits or says_nothing) and not splits & {"train", "validation"}
+    return splits - {""} if has_card(folder) else splits
 
 
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.layouts import has_no_train
+from imdb_transformer.data.layouts import splits_below
 from imdb_transformer.data.reviews import Rows, joined, normalized
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
@@ -105,7 +105,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     runs = [model.origin for model in predictor.models]
     for each in runs:
         if split == "validation" and source is None and not each.config.data.held_out_fraction:
-            raise ConfigError(f"{each.folder} was also trained on the validation split: choose another.")
+            raise ConfigError(f"{each.folder} was also trained on the validation split: use --split test.")
     if source:  # not as the run's reviews were read, but as `predict` reads a file
         changes = DataConfig().model_dump(include={"encoding", "bad_rows"}) | changes
     config = config_file.parse({"data": runs[0].config.data.model_dump() | changes}, origin="evaluate").data
@@ -137,7 +137,8 @@ def split_of(source: str | None, split: str | None) -> str:
     place = Path(source or "")
     is_folder = source is not None and place.is_dir()
     is_file = source is not None and is_table(place) and not is_folder
-    is_whole = is_file or (is_folder and has_no_train(place))
+    splits = splits_below(place) if is_folder else set()
+    is_whole = is_file or (bool(splits & {"test", ""}) and not splits & {"train", "validation"})
     if split not in (None, *LABELLED_SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(LABELLED_SPLITS)}.")
     if split == ALL and source is None:
@@ -150,12 +151,16 @@ def split_of(source: str | None, split: str | None) -> str:
 def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_of_run: bool) -> Rows:
     """The reviews of a split. Raises DataError if they do not fit the runs."""
     info = runs[0].info
-    if split == ALL:
+    place = Path(config.source)
+    has_only_others = not is_of_run and place.is_dir() and not splits_below(place) & {"train", ""}
+    if split == ALL or has_only_others:
         reviews = sources.read(config, info.classes)
         _check_classes(reviews.classes, config.source, runs[0])
-        rows = joined([rows for name, rows in reviews.splits.items() if name in LABELLED_SPLITS])
+        names = LABELLED_SPLITS if split == ALL else [split]
+        rows = joined([rows for name, rows in reviews.splits.items() if name in names])
         if not rows.texts:
-            raise DataError(f"{config.source} has no review with a label.")
+            where = "" if split == ALL else f" in {split}"
+            raise DataError(f"{config.source} has no review with a label{where}.")
         return rows
     try:
         stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_of_run else "")
@@ -164,15 +169,15 @@ def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_o
             raise
         where = "Name the folder that stores these reviews with --data-dir, or others with eval's --source."
         raise DataError(f"{error} {where}") from None
+    if split == "test" and split not in stored.manifest.splits:
+        other = "--split validation" if config.held_out_fraction else "--source FILE"
+        raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
     for each in runs:
         if is_of_run and stored.content_hash != each.info.corpus_hash:
             raise DataError(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
                 "may contain some of them. To evaluate on it anyway, name it with --source."
             )
-    if split == "test" and split not in stored.manifest.splits:
-        other = "--split validation" if config.held_out_fraction else "--source FILE"
-        raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
     _check_classes(stored.manifest.classes, config.source, runs[0])
     return encoded.rows_of(config, stored, split)
 
