@@ -81,7 +81,7 @@ def test_attention_as_text_json_and_html(trained: Path, tmp_path: Path) -> None:
     num_layers = run.open_run(trained).config.model.num_layers
     assert f"layer {num_layers}, head 2" in printed
     assert "█" in printed
-    wide = imdb_tx("predict", "--run", trained, "--attention", "映画はとても面白い good").stdout.splitlines()
+    wide = imdb_tx("predict", "--run", trained, "--attention", "한국영화는재미있다 good").stdout.splitlines()
     one, two = wide[-2:]
     assert display_width(one[: one.index(" 1 ")]) == display_width(two[: two.index(" 2 ")])
     page = tmp_path / "map.html"

@@ -67,6 +67,11 @@ def test_each_word_of_any_text_has_the_index_of_its_first_character(trained: Pat
     assert total == pytest.approx(explained.logit_difference, abs=1e-3)
 
 
+def test_each_character_of_a_script_without_blanks_has_a_share(trained: Path) -> None:
+    words = explain(Predictor.load(trained), "很好看! good 面白い<br/>หนัง").words
+    assert [each.word for each in words] == [*"很好看", "!", "good", *"面白い", *"หนัง"]
+
+
 def blank_difference(predictor: Predictor, num_ids: int) -> float:
     """The logit difference of a text of embeddings that are zero: padding that is not hidden."""
     (model,) = predictor.models

@@ -332,3 +332,6 @@ def test_columns_that_the_predictions_replace_are_named(trained: Path, tmp_path:
     told = imdb_tx("predict", "--run", trained, *output).stderr
     assert "replace these columns of the input: probability\n" in told
     assert (tmp_path / "o.csv").read_text().startswith('"text","mine","predicted_label","probability"')
+    refused = imdb_tx("predict", "--run", trained, *output, "--text-column", "probability").exception
+    assert isinstance(refused, ConfigError)
+    assert "would replace the reviews: rename their column 'probability'" in str(refused)

@@ -623,7 +623,9 @@ def test_lines_of_a_text_file_are_reviews_without_labels(tmp_path: Path) -> None
 def test_texts_without_labels_that_are_all_equal_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.txt").write_text(content)
     config = DataConfig(source=str(tmp_path / "r.txt"), data_dir=str(tmp_path / "data"), label_column="")
-    with pytest.raises(DataError, match="too few different texts: its validation split would be empty"):
+    with pytest.raises(
+        DataError, match="too few different texts in each class: its validation split would be"
+    ):
         corpus.ensure(config)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.errors import DataError, Interrupted
+from imdb_transformer.errors import ConfigError, DataError, Interrupted
 from imdb_transformer.report import reviews, summaries, terminal
 
 if TYPE_CHECKING:  # heavy: imported in the functions
@@ -202,6 +202,8 @@ def write_rows(
         predicted_tables.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
+        if column in predicted_tables.added_columns(classes):
+            raise ConfigError(f"The predictions would replace the reviews: rename their column {column!r}.")
         if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
         call = predicted_tables.describe_call(predictor, source, column, encoding, classes)

@@ -21,6 +21,7 @@ from imdb_transformer.data.reviews import SPLITS, Reviews, Rows, normalized
 from imdb_transformer.errors import DataError, warn
 
 DEFAULT_SHARE = 0.1
+NUM_SUSPECT = 10  # classes; if more have too few texts, they may be numbers or ids
 
 # `content_hash` of the official splits, whatever the row order.
 IMDB_HASHES = {
@@ -85,7 +86,11 @@ def hold_out(reviews: Reviews, config: DataConfig) -> dict[str, Rows]:
         )
     for name in ("train", "validation", "test"):
         if name in splits and not splits[name].texts:
-            raise DataError(f"{config.source} has too few different texts: its {name} split would be empty.")
+            advice = f" Is {config.label_column!r} the label?" if len(reviews.classes) > NUM_SUSPECT else ""
+            raise DataError(
+                f"{config.source} has too few different texts in each class: its {name} split would be empty."
+                f"{advice}"
+            )
     _warn_of_held_out(reviews, splits, config)
     return {name: splits[name] for name in SPLITS if name in splits}
 
@@ -128,8 +133,8 @@ def _sorted(rows: Rows) -> Rows:
 def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
     """(rest, share): a share of each class, every copy of a text on the same side.
 
-    The share has at most this fraction of a class's rows and of its different texts, but a text at least, if
-    the class has two. The last text of a class stays in the rest.
+    The share has about this fraction of a class's rows, and at most this fraction of its different texts, but
+    a text at least, if the class has two. The last text of a class stays in the rest.
     """
     texts = [normalized(text) for text in rows.texts]
     # By class, its texts with the number of their rows. Rows are in the order of their hashes.
@@ -149,7 +154,7 @@ def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
         num_taken = sum(counts[label][text] for text in taken)
         for text, count in counts[label].items():
             is_last = any(num_left[other] == 1 for other in labels_of[text])
-            fits = num_taken + count <= most_rows and len(taken) < num_texts
+            fits = num_taken + count / 2 <= most_rows and len(taken) < num_texts
             if text not in chosen and fits and not is_last:
                 chosen.add(text)
                 taken.append(text)

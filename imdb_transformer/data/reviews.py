@@ -27,6 +27,10 @@ MISSING = ("nan", "null", "<na>")  # what other programs write for a missing lab
 BOOLEANS = ("false", "true")
 MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese are written without blanks. Each character counts as a word.
+WITHOUT_BLANKS = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+# Controls, soft hyphens, joiners, marks of direction and of byte order: a text looks nearly alike without.
+INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
 BREAK_TAG = r"<br\s*/?>"  # a line break in IMDB's reviews, in upper or lower case; models read it as a space
 
 T = TypeVar("T")
@@ -55,11 +59,12 @@ class Rows(NamedTuple):
 
 
 def normalized(text: str) -> str:
-    """The text in lower case, without white space and line breaks. Copies of a text are equal then.
+    """The text in lower case, without white space, line breaks and invisible characters.
 
-    Models see no more of these than where a word ends.
+    Copies of a text are equal then. Models see little more of these than where a word ends.
     """
-    return "".join(text.lower().split()).replace("<br/>", "").replace("<br>", "")
+    text = INVISIBLE.sub("", unicodedata.normalize("NFC", text.lower()))
+    return "".join(text.split()).replace("<br/>", "").replace("<br>", "")
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

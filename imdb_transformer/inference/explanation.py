@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imdb_transformer.data.reviews import BREAK_TAG
+from imdb_transformer.data.reviews import BREAK_TAG, WITHOUT_BLANKS
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.errors import ConfigError
 from imdb_transformer.inference.predictor import Predictor
@@ -37,7 +37,9 @@ from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Encoder
 
 Method = Literal["pooling", "gradients"]
-BREAK_OR_WORD = re.compile(rf"{BREAK_TAG}|(?P<word>(?:(?!{BREAK_TAG})\S)+)", re.IGNORECASE)
+BREAK_OR_WORD = re.compile(
+    rf"{BREAK_TAG}|(?P<word>{WITHOUT_BLANKS}|(?:(?!{BREAK_TAG}|{WITHOUT_BLANKS})\S)+)", re.IGNORECASE
+)
 NUM_STEPS, POWER = 128, 6  # of the integral
 TOKENS_AT_ONCE = 4096  # of steps that are computed together
 

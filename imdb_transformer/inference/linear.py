@@ -5,6 +5,7 @@ Shapes: N texts, F n-grams, C classes, or 1 for the second of two.
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from imdb_transformer.data.reviews import BREAK_TAG, word_pattern
+from imdb_transformer.data.reviews import BREAK_TAG, WITHOUT_BLANKS, word_pattern
 from imdb_transformer.errors import DataError, RunError
 from imdb_transformer.progress import tracked
 from imdb_transformer.store import checkpoint, run
@@ -26,10 +27,6 @@ MIN_DOCUMENTS = 2  # rarer n-grams are left out
 # Inverse strengths of regularisation, chosen on IMDB's validation split.
 STRENGTH = {"tfidf": 20.0, "nb": 0.3}
 ORDERS = {"tfidf": (1, 2), "nb": (1, 3)}  # lengths of n-grams
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese are written without blanks. Each character counts as a word.
-WITHOUT_BLANKS = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-)
 
 
 @dataclass(eq=False)
@@ -156,4 +153,6 @@ def vectorizer(weighting: run.Weighting, **options: Any) -> Any:
 
 def _cleaned(text: str) -> str:
     text = re.sub(BREAK_TAG, " ", text.lower())
-    return text if text.isascii() else WITHOUT_BLANKS.sub(r" \g<0> ", text)
+    if text.isascii():
+        return text
+    return re.sub(WITHOUT_BLANKS, r" \g<0> ", unicodedata.normalize("NFC", text))

@@ -117,13 +117,12 @@ def labels_of_teachers(
 ) -> NDArray[np.float32]:
     """(N, C): the teachers' mean probabilities for each review of `unsupervised`; without `ask`, equal ones.
 
-    Raises DataError if the corpus has no such split.
+    Raises DataError if the corpus has no such reviews.
     """
-    if "unsupervised" not in stored.manifest.splits:
-        raise DataError(f"{config.data.source} has no unlabelled reviews for a teacher to label.")
-    texts = encoded.rows_of(config.data, stored, "unsupervised").texts
+    has_split = "unsupervised" in stored.manifest.splits
+    texts = encoded.rows_of(config.data, stored, "unsupervised").texts if has_split else []
     if not texts:
-        raise DataError(f"All unlabelled reviews of {config.data.source} are in validation or test, too.")
+        raise DataError(f"{config.data.source} has no unlabelled review for a teacher, except held-out ones.")
     if not ask:
         num_classes = len(stored.manifest.classes)
         return np.full((len(texts), num_classes), 1 / num_classes, dtype=np.float32)
@@ -137,8 +136,7 @@ def soft_labels_of(opened: run.Run) -> SoftLabels:
     if run.SOFT_LABELS not in opened.info.file_hashes:
         return None
     run.check_file(opened.folder, opened.info, run.SOFT_LABELS)
-    labels: NDArray[np.float32] = np.load(opened.folder / run.SOFT_LABELS, allow_pickle=False)
-    return labels
+    return np.asarray(np.load(opened.folder / run.SOFT_LABELS, allow_pickle=False), np.float32)
 
 
 def with_soft_labels(

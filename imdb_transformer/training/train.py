@@ -142,8 +142,8 @@ def _check_usable(encoder: Path, reading: Config) -> None:
             check_unchanged(opened, reading, ())
         except (RunError, NotADirectoryError):
             raise RunError(
-                f"An encoder would be trained in {encoder}, but something else is there. Delete it, or name "
-                "another --run-dir."
+                f"An encoder would be trained in {encoder}, but something else is there. If you began it "
+                "with other settings, repeat that command. Or delete it, or name another --run-dir."
             ) from None
 
 
