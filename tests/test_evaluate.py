@@ -331,8 +331,25 @@ def test_a_folder_of_validation_and_test_is_evaluated_by_split(trained: Path, tm
         for split in (None, "test", "validation", "all")
     }
     assert sizes == {None: 6, "test": 6, "validation": 4, "all": 10}
-    with pytest.raises(DataError, match="has no review with a label in train"):
+    with pytest.raises(DataError, match=r"has no review with a label \(split train\)"):
         evaluate(folder, "train", source=str(source))
+
+
+def test_a_card_says_which_files_are_evaluated(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    data = {"source": str(tmp_path / "others"), "data_dir": str(tmp_path / "data")}
+    source = Path(data["source"])
+    source.mkdir()
+    for name, count in (("first", 40), ("test", 6)):
+        labels = ["neg", "pos"] * (count // 2)
+        write_jsonl(source / f"{name}.jsonl", [f"{name} {i}" for i in range(count)], labels)
+    head = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    train, test = ("  - split: train\n    path: first.jsonl\n", "  - split: test\n    path: test.jsonl\n")
+    (source / "README.md").write_text(f"{head}{train}{test}---\n")
+    for split, count in ((None, 6), ("validation", 4), ("train", 36)):
+        assert evaluate(folder, split, **data).num_examples == count
+    (source / "README.md").write_text(f"{head}{test}---\n")
+    assert evaluate(folder, **data).num_examples == 6
 
 
 def test_an_empty_review_is_among_the_short_ones(trained: Path, tmp_path: Path) -> None:

@@ -51,10 +51,9 @@ def splits_in_name(path: Path) -> set[str]:
 
 
 def splits_below(folder: Path) -> set[str]:
-    """The splits that a folder's files are named for; with "" if a name says none, and there is no card."""
+    """The splits that a folder's files are named for; "" for a name that says none."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
-    splits = {split_of(name) for name in names if name.suffix != ".md"}
-    return splits - {""} if has_card(folder) else splits
+    return {split_of(name) for name in names if name.suffix != ".md"}
 
 
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:

@@ -27,7 +27,6 @@ from imdb_transformer.data.reviews import (
     refuse,
 )
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.data.tables import NumberedRows
 from imdb_transformer.errors import DataError, EmptyError, reason_of, warn
 
 HUB_NAME = "stanfordnlp/imdb"
@@ -57,6 +56,15 @@ def read(config: DataConfig, classes: Sequence[str] = ()) -> Reviews:
         if problems:
             first = "\n".join(problems[: tables.NUM_REPORTED])
             warn(f"rows left out: {len(problems):,}. The first ones:\n{first}")
+
+
+def has_no_train(config: DataConfig, classes: Sequence[str]) -> bool:
+    """Whether a folder has splits, but none to train on. A hub card assigns files to splits."""
+    if not (folder := Path(config.source)).is_dir():
+        return False
+    has_card = layouts.has_card(folder)
+    splits = set(read(config, classes).splits) if has_card else layouts.splits_below(folder)
+    return bool(splits) and not splits & {"train", ""}
 
 
 def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
@@ -150,8 +158,8 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 
 def _labelled_texts(
-    blocks: Iterable[NumberedRows], schema: pa.Schema, split: str, config: DataConfig, origin: Path | str,
-    bad_row: Report, former_names: list[str] | None = None,
+    blocks: Iterable[tables.NumberedRows], schema: pa.Schema, split: str, config: DataConfig,
+    origin: Path | str, bad_row: Report, former_names: list[str] | None = None,
 ) -> list[LabelledText]:  # fmt: skip
     """The texts of a table with their labels and places. If there are no labels, they are None.
 

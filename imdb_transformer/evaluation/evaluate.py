@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.layouts import splits_below
+from imdb_transformer.data.layouts import has_card, splits_below
 from imdb_transformer.data.reviews import Rows, joined, normalized
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
@@ -137,7 +137,7 @@ def split_of(source: str | None, split: str | None) -> str:
     place = Path(source or "")
     is_folder = source is not None and place.is_dir()
     is_file = source is not None and is_table(place) and not is_folder
-    splits = splits_below(place) if is_folder else set()
+    splits = splits_below(place) if is_folder and not has_card(place) else set()
     is_whole = is_file or (bool(splits & {"test", ""}) and not splits & {"train", "validation"})
     if split not in (None, *LABELLED_SPLITS, ALL):
         raise ConfigError(f"{split!r} is not a labelled split; choose one of {', '.join(LABELLED_SPLITS)}.")
@@ -151,16 +151,13 @@ def split_of(source: str | None, split: str | None) -> str:
 def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_of_run: bool) -> Rows:
     """The reviews of a split. Raises DataError if they do not fit the runs."""
     info = runs[0].info
-    place = Path(config.source)
-    has_only_others = not is_of_run and place.is_dir() and not splits_below(place) & {"train", ""}
-    if split == ALL or has_only_others:
+    if split == ALL or (not is_of_run and sources.has_no_train(config, info.classes)):
         reviews = sources.read(config, info.classes)
         _check_classes(reviews.classes, config.source, runs[0])
         names = LABELLED_SPLITS if split == ALL else [split]
         rows = joined([rows for name, rows in reviews.splits.items() if name in names])
         if not rows.texts:
-            where = "" if split == ALL else f" in {split}"
-            raise DataError(f"{config.source} has no review with a label{where}.")
+            raise DataError(f"{config.source} has no review with a label (split {split}).")
         return rows
     try:
         stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_of_run else "")
