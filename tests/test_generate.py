@@ -183,13 +183,14 @@ def test_ctrl_c_stops_with_what_is_written(causal: Path) -> None:
     assert b"Traceback" not in told
 
 
-def test_a_run_that_is_not_causal_is_refused_with_the_config_that_makes_one(
-    encoder: Path, trained: Path
+def test_a_run_that_is_not_causal_is_refused_with_the_command_that_makes_one(
+    encoder: Path, trained: Path, source: Path
 ) -> None:
-    for path in (encoder, trained):
-        refused = imdb_tx("generate", path, "This film")
-        assert isinstance(refused.exception, RunError)
-        assert "pretrain --config pretrain.toml --set pretrain.objective=causal" in str(refused.exception)
+    imdbs = "--config pretrain.toml"
+    for path, reviews in ((encoder, source), (trained, source), ("imdb", imdbs), ("imdb-encoder", imdbs)):
+        refused = imdb_tx("generate", path, "This film").exception
+        assert isinstance(refused, RunError)
+        assert f"imdb-tx pretrain {reviews} --set pretrain.objective=causal" in str(refused)
 
 
 def test_a_sample_is_shown_at_each_validation_and_only_of_causal_models(

@@ -212,7 +212,7 @@ def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row
 
 def _load_dataset(
     name: str, config: DataConfig, classes: Sequence[str], bad_row: Report, *,
-    hint: str = "", **options: Any,
+    hint: str = "Perhaps name one of its tables as the source.", **options: Any,
 ) -> Reviews:  # fmt: skip
     """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""
     import datasets
@@ -236,7 +236,7 @@ def _load_dataset(
             rows[split] = _labelled_texts(blocks, table.schema, split, config, origin, bad_row)
     except (*LOADING_ERRORS, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
         # offline it is a ConnectionError, an OSError
-        raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}".rstrip()) from None
+        raise DataError(f"`datasets` cannot load {name}: {_reason(error)}. {hint}") from None
     return from_label_names(rows, name, classes, labelled=bool(config.label_column), bad_row=bad_row)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from imdb_transformer import hardware
 from imdb_transformer.data.batches import pad
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
-from imdb_transformer.errors import ConfigError, RunError
+from imdb_transformer.errors import ConfigError, RunError, command_line
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import checkpoint, run
@@ -29,9 +29,13 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     opened, folder = run.locate(path)
     config = opened.config
     if opened.info.kind != "encoder" or config.pretrain.objective != "causal":
+        of_hub = config.data.source in ("hub", "demo")
+        reviews = ("--config", "pretrain.toml") if of_hub else (config.data.source,)
+        columns = () if config.data.text_column == "text" else ("--text-column", config.data.text_column)
+        advised = command_line("pretrain", *reviews, *columns, "--set", "pretrain.objective=causal")
         raise RunError(
             f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
-            "imdb-tx pretrain --config pretrain.toml --set pretrain.objective=causal"
+            f"{advised}"
         )
     chosen = hardware.choose(config.train.model_copy(update={"device": "auto"}))
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
