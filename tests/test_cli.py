@@ -162,8 +162,9 @@ def test_a_dry_run_does_not_fetch_reviews(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "name", "overrides"),
     [
-        ("train", "paper.toml", ""), ("train", "article.toml", ""), ("train", "base.toml", ""),
-        ("train", "scratch.toml", ""), ("train", "large-labels.toml", "train.init_from= model.num_layers=2"),
+        ("train", "paper.toml", "model.num_layers=2"), ("train", "article.toml", ""),
+        ("train", "base.toml", ""), ("train", "scratch.toml", ""),
+        ("train", "large-labels.toml", "train.init_from= model.num_layers=2"),
         ("pretrain", "pretrain.toml", ""), ("pretrain", "large.toml", "model.num_layers=2"),
         ("pretrain", "adapt.toml", ""), ("pretrain", "distil.toml", ""),
         ("pretrain", "large-contrast.toml", "train.init_from= model.num_layers=2"),
