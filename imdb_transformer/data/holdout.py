@@ -148,7 +148,7 @@ def _take_share(rows: Rows, fraction: float) -> tuple[Rows, Rows]:
     for label in sorted(counts):
         totals = counts[label].total(), len(counts[label])
         num_rows, num_texts = (max(1, round(fraction * total)) for total in totals)
-        # If no text is as rare as that, the rarest is taken.
+        # Even the rarest text may have more copies than that. Then it is taken all the same.
         most_rows = max(num_rows, min(counts[label].values()))
         taken = [text for text in counts[label] if text in chosen]  # with another label, too
         num_taken = sum(counts[label][text] for text in taken)

@@ -29,7 +29,7 @@ MAX_SHARED = 0.01  # of a held-out split; of IMDB's test split 0.5% are in train
 PERCENTILES = (50, 90, 99, 100)
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese are written without blanks. Each character counts as a word.
 WITHOUT_BLANKS = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-# Controls, soft hyphens, joiners, marks of direction and of byte order: a text looks nearly alike without.
+# Controls, soft hyphens, joiners, marks of direction and of byte order.
 INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
 BREAK_TAG = r"<br\s*/?>"  # a line break in IMDB's reviews, in upper or lower case; models read it as a space
 
@@ -180,9 +180,8 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_rows: int
     num_by_label: dict[str, int]
     num_empty: int
-    num_duplicates: int
-    """rows whose text occurs earlier in the same split, ignoring differences in case and white space"""
-    num_shared: dict[str, int]  # rows whose text also occurs in another split, by its name
+    num_duplicates: int  # rows whose `normalized` text occurs earlier in the same split
+    num_shared: dict[str, int]  # rows whose `normalized` text also occurs in another split, by its name
     num_with_breaks: int  # rows with `<br />`
     word_percentiles: dict[int, int]  # words a review, at the 50th, 90th, 99th and 100th percentile
 
