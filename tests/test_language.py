@@ -14,6 +14,7 @@ from imdb_transformer.model import language
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training import objectives
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
+from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import make_language_model, prepare
 from imdb_transformer.training.step import Learner, token_score, train_step
@@ -194,8 +195,7 @@ def test_a_batch_without_maskable_tokens_has_zero_loss() -> None:
     loss, _ = pretraining(model, batch, config, torch.float32, 0.0)["loss"]
     assert loss.item() == 0
     loss.backward()
-    optimizer = torch.optim.SGD([{"params": model.parameters(), "lr_scale": 1.0}])
-    learner = Learner(model, model, [optimizer], config, "encoder", torch.float32)
+    learner = Learner(model, model, make_optimizers(model, config.train), config, "encoder", torch.float32)
     taken = train_step(learner, batch, 0, 100)
     assert taken.metrics["masked_loss"] == 0
 

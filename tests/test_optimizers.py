@@ -9,9 +9,12 @@ from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training import optimizers as optimizers_module
 from imdb_transformer.training.optimizers import (
+    ADAM_EPS,
     BETA1,
     COEFFICIENTS,
     MUON_MOMENTUM,
+    AdamW,
+    Group,
     Muon,
     learning_rate,
     make_optimizers,
@@ -54,14 +57,14 @@ def test_every_parameter_is_in_one_group_of_its_optimizer_and_biases_and_norms_d
     config = TrainConfig(weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
     names = {parameter: name for name, parameter in model.named_parameters()}
     optimizers = make_optimizers(model, config)
-    groups = [group for made in optimizers for group in made.param_groups]
+    groups = [group for made in optimizers for group in made.groups]
     for group in groups:
-        for parameter in group["params"]:
+        for parameter in group.parameters:
             name = names[parameter]
-            assert group["weight_decay"] == (0.0 if "bias" in name or "norm" in name else 0.1), name
+            assert group.weight_decay == (0.0 if "bias" in name or "norm" in name else 0.1), name
             muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
-            assert group["lr_scale"] == (0.5 if muons else 1.0), name
-    assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group["params"])
+            assert group.lr_scale == (0.5 if muons else 1.0), name
+    assert sorted(map(id, names)) == sorted(id(p) for group in groups for p in group.parameters)
 
 
 def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -70,10 +73,10 @@ def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> 
     model = Classifier(sizes, vocab_size=10, num_classes=2)
     optimizers, parameter = make_optimizers(model, config), model.get_parameter(name)
     values = [parameter.detach().clone()]
-    for gradient in gradients:
+    for step, gradient in enumerate(gradients):
         parameter.grad = gradient.clone()
         for optimizer in optimizers:
-            optimizer.step()
+            optimizer.step(config.lr, step)
         values.append(parameter.detach().clone())
     return values
 
@@ -93,13 +96,30 @@ def test_adamw_is_the_papers_algorithm_with_the_configs_numbers(monkeypatch: pyt
         torch.testing.assert_close(value, x)
 
 
+def test_adamw_makes_torchs_steps_to_the_bit() -> None:
+    torch.manual_seed(0)
+    starts = [torch.randn(30, 20), torch.randn(7)]
+    ours, torchs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    mine = AdamW([Group(list(ours), 0.5, 0.1)], beta2=0.95)
+    settings = {"lr": 0.01, "betas": (BETA1, 0.95), "eps": ADAM_EPS, "weight_decay": 0.1}
+    referee = torch.optim.AdamW(torchs, fused=True, **settings)  # type: ignore[arg-type]
+    for step in range(5):
+        for our, its in zip(ours, torchs, strict=True):
+            our.grad = torch.randn_like(our)
+            its.grad = our.grad.clone()
+        mine.step(0.02, step)
+        referee.step()
+        for our, its in zip(ours, torchs, strict=True):
+            assert torch.equal(our, its)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_muon_steps_along_its_orthogonalised_momentum(
     momentum: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nesterov's momentum (Jordan et al. 2024), in the size of AdamW's steps (Liu et al. 2025, 2.2)."""
     monkeypatch.setattr(optimizers_module, "MUON_MOMENTUM", momentum)
-    config = TrainConfig(lr=0.01, optimizer="muon", weight_decay=0.0)
+    config = TrainConfig(lr=0.01, optimizer="muon", muon_lr_scale=1.0, weight_decay=0.0)
     torch.manual_seed(0)
     name = "encoder.blocks.0.attention.project_out.weight"
     gradients = [torch.linalg.qr(torch.randn(128, 24)).Q.T for _ in range(3)]  # each orthogonal as it is
@@ -120,23 +140,22 @@ def test_muon_in_bf16_makes_torchs_steps(shapes: list[tuple[int, int]]) -> None:
     torch.manual_seed(0)
     starts = [torch.randn(shape) for shape in shapes]
     ours, torchs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
-    group = {"lr": 0.02, "weight_decay": 0.1}
-    mine = Muon([{"params": ours, **group}], lr=0.02, dtype=torch.bfloat16, num_iterations=5)
-    referee = torch.optim.Muon([{"params": torchs, **group}], adjust_lr_fn="match_rms_adamw")
-    for _ in range(3):
+    mine = Muon([Group(list(ours), 0.5, 0.1)], dtype=torch.bfloat16, num_iterations=5)
+    referee = torch.optim.Muon(torchs, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for step in range(3):
         for our, its in zip(ours, torchs, strict=True):
             our.grad = torch.randn_like(our)
             its.grad = our.grad.clone()
-        mine.step()
+        mine.step(0.04, step)
         referee.step()
         torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
 
 
 def test_muon_leaves_a_matrix_without_a_gradient_as_it_is() -> None:
     moving, resting = nn.Parameter(torch.eye(8)), nn.Parameter(torch.eye(8))
-    group = {"params": [moving, resting], "lr": 0.1, "weight_decay": 0.1}
     moving.grad = torch.ones(8, 8)
-    Muon([group], lr=0.1, dtype=torch.float32, num_iterations=5).step()
+    group = Group([moving, resting], 1.0, 0.1)
+    Muon([group], dtype=torch.float32, num_iterations=5).step(0.1, 0)
     assert torch.equal(resting, torch.eye(8))
     assert not torch.equal(moving, torch.eye(8))
 
@@ -150,7 +169,8 @@ def test_muon_spares_iterations_with_few_tokens_in_a_batch(
     batch_tokens: int, num_iterations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimizers_module, "MUON_MOMENTUM", 0.0)
-    config = TrainConfig(lr=0.01, optimizer="muon", weight_decay=0.0, batch_tokens=batch_tokens)
+    numbers = {"lr": 0.01, "muon_lr_scale": 1.0, "weight_decay": 0.0, "batch_tokens": batch_tokens}
+    config = TrainConfig.model_validate({"optimizer": "muon", **numbers})
     gradient = torch.diag(torch.logspace(-3, 0, 24))
     name = "encoder.blocks.0.attention.project_out.weight"
     before, after = optimized(config, name, [F.pad(gradient, (0, 104))])

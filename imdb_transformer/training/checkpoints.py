@@ -120,7 +120,7 @@ def load_checkpoint(opened: run.Run, name: run.CheckpointName, learner: Learner)
         counters, weights, state = _read(opened, opened.checkpoint(run.LAST if moved else name), learner)
     except RunError as error:
         raise RunError(f"{error}{_hint_previous(opened, learner) if name == run.LAST else ''}") from None
-    load_state(learner, weights, state, step=counters.step)
+    load_state(learner, weights, state)
     # A kill may come after `best` was written and before `last`. The score of `best` then counts: these steps
     # are taken again, and may differ, for example with another number of processes.
     with suppress(RunError):  # no step was the best yet

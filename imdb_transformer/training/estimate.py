@@ -91,7 +91,9 @@ def estimate(prepared: Prepared) -> Estimate:
     num_added += parameters["total"] * bool(config.train.ema_decay)
     resident = peak_before + scale * (peak_bytes - peak_before)
     resident += 4 * num_added + GAP_BYTES * config.train.batch_tokens
-    update_seconds = _seconds(lambda: [optimizer.step() for optimizer in optimizers], hardware)
+    update_seconds = _seconds(
+        lambda: [optimizer.step(config.train.lr, 0) for optimizer in optimizers], hardware
+    )
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,

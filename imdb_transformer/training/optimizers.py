@@ -8,11 +8,11 @@ Shapes: G matrices, M rows, N columns.
 
 import math
 from collections import defaultdict
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim.adamw import adamw
 
 from imdb_transformer.config import TrainConfig
 
@@ -27,38 +27,76 @@ FEW_TOKENS, FEW_ITERATIONS = 2048, 3
 EPS = 1e-7
 
 
-class Muon(Optimizer):
+class Group(NamedTuple):
+    """Parameters with the same learning rate and weight decay, which is decoupled from the gradient."""
+
+    parameters: list[Tensor]
+    lr_scale: float  # a factor on the learning rate of the step
+    weight_decay: float
+
+
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2)."""
+
+    def __init__(self, groups: list[Group], *, beta2: float) -> None:
+        self.groups, self.beta2 = groups, beta2
+        self.moments = {moment: zeros_of(groups) for moment in ("exp_avg", "exp_avg_sq")}
+
+    @torch.no_grad()
+    def step(self, lr: float, step: int) -> None:
+        """Update number `step`, from 0, of each parameter from its gradient."""
+        for group in self.groups:
+            parameters, gradients = with_gradients(group)
+            if not parameters:
+                continue
+            means, squares = ([moment[each] for each in parameters] for moment in self.moments.values())
+            steps = list(torch.full((len(parameters),), float(step), device=parameters[0].device).unbind())
+            # The function below torch's AdamW. The class would import torch's compiler, which takes a second.
+            adamw(
+                parameters, gradients, means, squares, [], steps,
+                lr=lr * group.lr_scale, beta1=BETA1, beta2=self.beta2, eps=ADAM_EPS,
+                weight_decay=group.weight_decay, fused=True, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+
+class Muon:
     """For matrices only. Updates have the size that AdamW's would have (Liu et al. 2025, 2.2).
 
     Matrices of one shape are updated together, which needs fewer and larger products.
     """
 
-    def __init__(
-        self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype, num_iterations: int
-    ) -> None:
-        """`dtype` is that of the matrix products. Weight decay is the group's, decoupled as in AdamW."""
-        super().__init__(groups, {"lr": lr})
-        self.dtype, self.num_iterations = dtype, num_iterations
-        for matrix in (each for group in groups for each in group["params"]):
-            self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+    def __init__(self, groups: list[Group], *, dtype: torch.dtype, num_iterations: int) -> None:
+        """`dtype` is that of the matrix products."""
+        self.groups, self.dtype, self.num_iterations = groups, dtype, num_iterations
+        self.moments = {"momentum_buffer": zeros_of(groups)}
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+    def step(self, lr: float, step: int) -> None:  # noqa: ARG002  (AdamW's has it, too)
         """One update of each matrix from its gradient, with Nesterov's momentum."""
-        for group in self.param_groups:
-            lr = group["lr"]
+        for group in self.groups:
+            rate = lr * group.lr_scale
             by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    by_shape[matrix.shape].append((matrix, matrix.grad))
+            for matrix, gradient in zip(*with_gradients(group), strict=True):
+                by_shape[matrix.shape].append((matrix, gradient))
             for shape, pairs in by_shape.items():
                 matrices, gradients = (list(tensors) for tensors in zip(*pairs, strict=True))
-                means = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+                means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
                 torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)
                 updates = torch.stack(torch._foreach_lerp(gradients, means, MUON_MOMENTUM))
                 directions = orthogonal(updates, self.dtype, self.num_iterations).to(updates.dtype)
-                torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
-                torch._foreach_add_(matrices, directions.unbind(), alpha=-lr * 0.2 * math.sqrt(max(shape)))
+                torch._foreach_mul_(matrices, 1 - rate * group.weight_decay)
+                torch._foreach_add_(matrices, directions.unbind(), alpha=-rate * 0.2 * math.sqrt(max(shape)))
+
+
+def zeros_of(groups: list[Group]) -> dict[Tensor, Tensor]:
+    """Zeros in the shape of each parameter: a moment before the first step."""
+    return {each: torch.zeros_like(each) for group in groups for each in group.parameters}
+
+
+def with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters of a group that have a gradient, and these gradients."""
+    pairs = [(each, each.grad) for each in group.parameters if each.grad is not None]
+    return [parameter for parameter, _ in pairs], [gradient for _, gradient in pairs]
 
 
 def orthogonal(
@@ -109,42 +147,34 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 def make_optimizers(
     model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32
-) -> list[Optimizer]:
-    """The optimisers of a model before their first step. Their moments exist already, as zeros.
+) -> list[AdamW | Muon]:
+    """The optimisers of a model before their first step.
 
     With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, with fewer
     iterations if a batch has few tokens.
     """
-    for_muon: list[nn.Parameter] = []
-    matrices: list[nn.Parameter] = []
-    vectors: list[nn.Parameter] = []  # biases and layer norms, which do not decay
+    for_muon: list[Tensor] = []
+    matrices: list[Tensor] = []
+    vectors: list[Tensor] = []  # biases and layer norms, which do not decay
     for name, parameter in model.named_parameters():
         is_for_muon = config.optimizer == "muon" and name.startswith(("encoder.blocks.", "decoder.blocks."))
         chosen = vectors if parameter.ndim < 2 else for_muon if is_for_muon else matrices
         chosen.append(parameter)
     decay = config.weight_decay
-    groups = [
-        {"params": matrices, "lr_scale": 1.0, "weight_decay": decay},
-        {"params": vectors, "lr_scale": 1.0, "weight_decay": 0.0},
-    ]
-    adamw = AdamW(groups, lr=config.lr, betas=(BETA1, config.beta2), eps=ADAM_EPS, fused=True)
-    for parameter in (*matrices, *vectors):  # torch does it in the first step, but step 0 is saved, too
-        zeros = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
-        adamw.state[parameter] = {"step": torch.tensor(0.0, device=parameter.device), **zeros}
+    optimizer = AdamW([Group(matrices, 1.0, decay), Group(vectors, 1.0, 0.0)], beta2=config.beta2)
     if not for_muon:
-        return [adamw]
-    groups = [{"params": for_muon, "lr_scale": config.muon_lr_scale, "weight_decay": decay}]
+        return [optimizer]
     number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
-    return [adamw, Muon(groups, lr=config.lr, dtype=dtype, num_iterations=number)]
+    group = Group(for_muon, config.muon_lr_scale, decay)
+    return [optimizer, Muon([group], dtype=dtype, num_iterations=number)]
 
 
-def moments(optimizers: list[Optimizer], model: nn.Module) -> dict[str, Tensor]:
+def moments(optimizers: list[AdamW | Muon], model: nn.Module) -> dict[str, Tensor]:
     """The optimisers' moments, named after the moment and the parameter."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{moment}.{names[parameter]}": tensor
         for optimizer in optimizers
-        for parameter, state in optimizer.state.items()
-        for moment, tensor in state.items()
-        if moment != "step"
+        for moment, tensors in optimizer.moments.items()
+        for parameter, tensor in tensors.items()
     }

@@ -24,7 +24,7 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, Metrics
-from imdb_transformer.training.optimizers import learning_rate, make_optimizers, moments
+from imdb_transformer.training.optimizers import AdamW, Muon, learning_rate, make_optimizers, moments
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import Prepared
 
@@ -38,7 +38,7 @@ class Learner(NamedTuple):
 
     model: nn.Module
     averaged: nn.Module
-    optimizers: list[torch.optim.Optimizer]
+    optimizers: list[AdamW | Muon]
     config: Config
     kind: Kind
     dtype: torch.dtype  # of activations, and of Muon's products
@@ -90,9 +90,7 @@ def train_step(
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
     torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
     for optimizer in learner.optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = lr * group["lr_scale"]
-        optimizer.step()
+        optimizer.step(lr, step)
     model.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, _decay_of(config, step, num_steps))
@@ -198,14 +196,10 @@ def training_state(learner: Learner) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_state(learner: Learner, weights: Arrays, state: Arrays, *, step: int) -> None:
-    """Restores a learner to its state after `step` steps, from its weights and its `training_state`."""
+def load_state(learner: Learner, weights: Arrays, state: Arrays) -> None:
+    """Restores a learner from its weights and its `training_state`."""
     learner.averaged.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     for name, parameter in learner.model.named_parameters():
         parameter.copy_(torch.from_numpy(state.get(f"weights.{name}", weights[name])))
     for name, tensor in moments(learner.optimizers, learner.model).items():
         tensor.copy_(torch.from_numpy(state[name]))
-    for optimizer in learner.optimizers:
-        for values in optimizer.state.values():
-            if "step" in values:  # AdamW corrects its moments' bias by it; Muon does not count
-                values["step"].fill_(step)
