@@ -25,32 +25,55 @@ Mine = Callable[..., Config]
 VALUES = ("train.epochs=2", "train.precision=fp32", "train.yardstick=false")
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mine:
-    """Gives base.toml with overrides, for a table of 60 texts that `auto` starts from imdb-encoder."""
+def enter(folder: Path, patch: pytest.MonkeyPatch) -> Mine:
+    """Changes to a folder with a table of 60 texts, for which `auto` starts from imdb-encoder.
+
+    Gives base.toml with overrides for this table.
+    """
     probe = "imdb_transformer.training.starting_weights.probe_accuracy"
-    monkeypatch.setattr(probe, lambda path, *_: float(path == Path("imdb-encoder")))
-    monkeypatch.chdir(tmp_path)
+    patch.setattr(probe, lambda path, *_: float(path == Path("imdb-encoder")))
+    patch.chdir(folder)
     rows = [f"a {word} valve for the pump number {i},{word}" for i in range(30) for word in ("red", "blue")]
     Path("mine.csv").write_text("\n".join(["text,label", *rows]))
     return lambda *overrides: load_config("base.toml", ["data.source=mine.csv", *VALUES, *overrides])
 
 
-def test_the_encoder_has_a_run_of_its_own_and_the_classifier_starts_from_it(mine: Mine) -> None:
-    ended = imdb_transformer.train(mine(), "runs/mine")
-    encoder, classifier = run.open_run(Path("runs/mine-encoder")), run.open_run(Path("runs/mine"))
-    assert (ended.run, ended.kind) == ("runs/mine", "classifier")
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mine:
+    """`enter` with a new folder."""
+    return enter(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def trained_there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which runs/whole was trained on the table, after runs/whole-encoder."""
+    folder = tmp_path_factory.mktemp("adapted")
+    with pytest.MonkeyPatch.context() as patch:
+        ended = imdb_transformer.train(enter(folder, patch)(), "runs/whole")
+    assert (ended.run, ended.kind) == ("runs/whole", "classifier")
+    return folder
+
+
+@pytest.fixture
+def whole(mine: Mine, trained_there: Path) -> Path:  # noqa: ARG001  (it enters the folder)
+    """A copy of runs/whole in the folder of `mine`, with its encoder beside it."""
+    shutil.copytree(trained_there, ".", dirs_exist_ok=True)
+    return Path("runs/whole")
+
+
+def test_the_encoder_has_a_run_of_its_own_and_the_classifier_starts_from_it(whole: Path) -> None:
+    encoder, classifier = run.open_run(Path("runs/whole-encoder")), run.open_run(whole)
     assert (encoder.info.kind, encoder.info.status) == ("encoder", "finished")
     assert (encoder.config.train.init_from, encoder.config.train.epochs) == ("imdb-encoder", 2)
     assert encoder.config.model.dropout == 0
     assert encoder.info.pruned
     assert [path.name for path in encoder.checkpoints.iterdir()] == ["best"]
-    assert classifier.config.train.init_from == "runs/mine-encoder"
+    assert classifier.config.train.init_from == "runs/whole-encoder"
     assert (classifier.config.train.epochs, classifier.config.model.dropout) == (2, 0.1)
 
 
+@pytest.mark.usefixtures("whole")
 def test_an_interrupted_encoder_is_continued_by_the_same_call(mine: Mine) -> None:
-    imdb_transformer.train(mine(), "runs/whole")
     encoder, steps = next(trainings(mine(), Path("runs/parts")))
     assert encoder == Path("runs/parts-encoder")
     next(steps)
@@ -66,8 +89,7 @@ def test_an_interrupted_encoder_is_continued_by_the_same_call(mine: Mine) -> Non
         assert weights(Path(f"runs/whole{ending}"))["best"]
 
 
-def test_an_interrupted_classifier_is_continued_without_its_encoder(mine: Mine) -> None:
-    imdb_transformer.train(mine(), "runs/whole")
+def test_an_interrupted_classifier_is_continued_without_its_encoder(mine: Mine, whole: Path) -> None:
     for folder, steps in trainings(mine(), Path("runs/parts")):
         next(steps)
         if folder.name == "parts":
@@ -78,13 +100,12 @@ def test_an_interrupted_classifier_is_continued_without_its_encoder(mine: Mine) 
             list(steps)
     shutil.rmtree("runs/parts-encoder")
     imdb_transformer.train(None, "runs/parts", resume=True)
-    assert weights(Path("runs/whole")) == weights(Path("runs/parts"))
+    assert weights(whole) == weights(Path("runs/parts"))
 
 
-def test_a_repeated_call_with_resume_trains_nothing_again(mine: Mine) -> None:
-    imdb_transformer.train(mine(), "runs/mine", resume=True)
-    again = [(folder, list(steps)) for folder, steps in trainings(mine(), Path("runs/mine"), resume=True)]
-    assert again == [(Path("runs/mine"), [])]
+def test_a_repeated_call_with_resume_trains_nothing_again(mine: Mine, whole: Path) -> None:
+    again = [(folder, list(steps)) for folder, steps in trainings(mine(), whole, resume=True)]
+    assert again == [(whole, [])]
 
 
 @pytest.mark.usefixtures("mine")
@@ -142,7 +163,7 @@ def test_a_folder_in_use_is_refused_before_the_encoder_reads(mine: Mine) -> None
 
 @pytest.mark.parametrize("content", ["file", "other files", "another config", "another kind"])
 def test_anything_else_in_the_encoders_folder_is_refused_at_once(
-    mine: Mine, trained: Path, content: str
+    mine: Mine, trained: Path, trained_there: Path, content: str
 ) -> None:
     encoder = Path("runs/mine-encoder")
     encoder.parent.mkdir()
@@ -152,14 +173,13 @@ def test_anything_else_in_the_encoders_folder_is_refused_at_once(
         encoder.mkdir()
         (encoder / "notes.txt").touch()
     elif content == "another config":
-        imdb_transformer.train(mine("train.epochs=1"), "runs/mine")
-        shutil.rmtree("runs/mine")
+        shutil.copytree(trained_there / "runs/whole-encoder", encoder)
     else:
         shutil.copytree(trained, encoder)
     with pytest.raises(
         RunError, match=r"in runs/mine-encoder, but something else is there\. .* Or delete it"
     ):
-        next(trainings(mine(), Path("runs/mine")))
+        next(trainings(mine("train.epochs=3"), Path("runs/mine")))
 
 
 def test_an_encoder_cannot_have_the_name_of_that_of_the_package(mine: Mine) -> None:

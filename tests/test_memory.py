@@ -30,9 +30,9 @@ def test_a_dry_run_estimates_a_models_memory_within_a_factor_of_two(tmp_path: Pa
     generator = random.Random(0)
     letters = "aeioubcdfglmnprst"
     words = ["".join(generator.choices(letters, k=generator.randint(3, 9))) for _ in range(20_000)]
-    texts = [" ".join(generator.choices(words, k=1000)) for _ in range(100)]
+    texts = [" ".join(generator.choices(words, k=1000)) for _ in range(40)]
     source = tmp_path / "reviews.jsonl"
-    write_jsonl(source, texts, ["neg", "pos"] * 50)
+    write_jsonl(source, texts, ["neg", "pos"] * 20)
     tiny = ("model.width=16", "model.feedforward_width=16", "model.num_heads=1")
     data = (f"data.source={source}", f"data.data_dir={tmp_path / 'data'}")
     short = ("train.star_weight=0", "train.epochs=1", "train.evals_per_epoch=1")
