@@ -110,6 +110,8 @@ def test_the_time_of_a_validation_is_estimated_without_the_teacher(
 ) -> None:
     prepared = prepare(tiny(), "encoder", CPU, teachers=(encoder,))
     calls: list[str] = []
+    for parameter in prepared.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     monkeypatch.setattr(estimate, "_learn", lambda *_: None)
     monkeypatch.setattr(objectives, "teacher_features", lambda *_: calls.append("teacher"))
     estimate.estimate(prepared)

@@ -8,7 +8,6 @@ Shapes: G matrices, M rows, N columns.
 
 import math
 from collections import defaultdict
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,35 +26,30 @@ FEW_TOKENS, FEW_ITERATIONS = 2048, 3
 EPS = 1e-7
 
 
-class Group(NamedTuple):
-    """Parameters with the same learning rate and weight decay, which is decoupled from the gradient."""
-
-    parameters: list[Tensor]
-    lr_scale: float  # a factor on the learning rate of the step
-    weight_decay: float
-
-
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2)."""
 
-    def __init__(self, groups: list[Group], *, beta2: float) -> None:
-        self.groups, self.beta2 = groups, beta2
-        self.moments = {moment: zeros_of(groups) for moment in ("exp_avg", "exp_avg_sq")}
+    def __init__(
+        self, decaying: list[Tensor], others: list[Tensor], *, weight_decay: float, beta2: float
+    ) -> None:
+        """`weight_decay` is that of the first parameters. The others do not decay."""
+        groups = ((decaying, weight_decay), (others, 0.0))
+        self.groups, self.beta2 = [group for group in groups if group[0]], beta2
+        self.moments = {name: zeros_like([*decaying, *others]) for name in ("exp_avg", "exp_avg_sq")}
 
     @torch.no_grad()
     def step(self, lr: float, step: int) -> None:
         """Update number `step`, from 0, of each parameter from its gradient."""
-        for group in self.groups:
-            parameters, gradients = with_gradients(group)
-            if not parameters:
-                continue
-            means, squares = ([moment[each] for each in parameters] for moment in self.moments.values())
-            steps = list(torch.full((len(parameters),), float(step), device=parameters[0].device).unbind())
+        for parameters, weight_decay in self.groups:
+            gradients = [parameter.grad for parameter in parameters]
+            means = [self.moments["exp_avg"][parameter] for parameter in parameters]
+            squares = [self.moments["exp_avg_sq"][parameter] for parameter in parameters]
+            steps = list(torch.full((len(parameters),), float(step), device=means[0].device).unbind())
             # The function below torch's AdamW. The class would import torch's compiler, which takes a second.
             adamw(
-                parameters, gradients, means, squares, [], steps,
-                lr=lr * group.lr_scale, beta1=BETA1, beta2=self.beta2, eps=ADAM_EPS,
-                weight_decay=group.weight_decay, fused=True, amsgrad=False, maximize=False,
+                parameters, gradients, means, squares, [], steps,  # type: ignore[arg-type]
+                lr=lr, beta1=BETA1, beta2=self.beta2, eps=ADAM_EPS, weight_decay=weight_decay,
+                fused=True, amsgrad=False, maximize=False,
             )  # fmt: skip
 
 
@@ -65,61 +59,83 @@ class Muon:
     Matrices of one shape are updated together, which needs fewer and larger products.
     """
 
-    def __init__(self, groups: list[Group], *, dtype: torch.dtype, num_iterations: int) -> None:
-        """`dtype` is that of the matrix products."""
-        self.groups, self.dtype, self.num_iterations = groups, dtype, num_iterations
-        self.moments = {"momentum_buffer": zeros_of(groups)}
+    def __init__(
+        self, matrices: list[Tensor], *, lr_scale: float, weight_decay: float, dtype: torch.dtype,
+        few_tokens: bool = False,
+    ) -> None:  # fmt: skip
+        """`lr_scale` is a factor on the rate, and `dtype` is that of the products.
+
+        `few_tokens` says that a batch has few, so that iterations would take much of a step.
+        """
+        self.lr_scale, self.weight_decay, self.dtype = lr_scale, weight_decay, dtype
+        self.orthogonalize = roughly_orthogonal if few_tokens else orthogonal
+        self.moments = {"momentum_buffer": zeros_like(matrices)}
+        self.by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for matrix in matrices:
+            self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int) -> None:  # noqa: ARG002  (AdamW's has it, too)
+    def step(self, lr: float, step: int) -> None:  # noqa: ARG002  (AdamW counts steps)
         """One update of each matrix from its gradient, with Nesterov's momentum."""
-        for group in self.groups:
-            rate = lr * group.lr_scale
-            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-            for matrix, gradient in zip(*with_gradients(group), strict=True):
-                by_shape[matrix.shape].append((matrix, gradient))
-            for shape, pairs in by_shape.items():
-                matrices, gradients = (list(tensors) for tensors in zip(*pairs, strict=True))
-                means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
-                torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)
-                updates = torch.stack(torch._foreach_lerp(gradients, means, MUON_MOMENTUM))
-                directions = orthogonal(updates, self.dtype, self.num_iterations).to(updates.dtype)
-                torch._foreach_mul_(matrices, 1 - rate * group.weight_decay)
-                torch._foreach_add_(matrices, directions.unbind(), alpha=-rate * 0.2 * math.sqrt(max(shape)))
+        lr = lr * self.lr_scale
+        for shape, matrices in self.by_shape.items():
+            gradients = [matrix.grad for matrix in matrices]
+            means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
+            torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)  # type: ignore[arg-type]
+            updates = torch._foreach_lerp(gradients, means, MUON_MOMENTUM)  # type: ignore[arg-type]
+            stacked = torch.stack([update.to(self.dtype) for update in updates])
+            directions = self.orthogonalize(stacked).to(matrices[0].dtype)
+            torch._foreach_mul_(matrices, 1 - lr * self.weight_decay)
+            torch._foreach_add_(matrices, directions.unbind(), alpha=-lr * 0.2 * math.sqrt(max(shape)))
 
 
-def zeros_of(groups: list[Group]) -> dict[Tensor, Tensor]:
+def zeros_like(parameters: list[Tensor]) -> dict[Tensor, Tensor]:
     """Zeros in the shape of each parameter: a moment before the first step."""
-    return {each: torch.zeros_like(each) for group in groups for each in group.parameters}
+    return {parameter: torch.zeros_like(parameter) for parameter in parameters}
 
 
-def with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters of a group that have a gradient, and these gradients."""
-    pairs = [(each, each.grad) for each in group.parameters if each.grad is not None]
-    return [parameter for parameter, _ in pairs], [gradient for _, gradient in pairs]
-
-
-def orthogonal(
-    matrices: Tensor, dtype: torch.dtype = torch.float32, num_iterations: int = NUM_ITERATIONS
-) -> Tensor:
+def orthogonal(matrices: Tensor, num_iterations: int = NUM_ITERATIONS) -> Tensor:
     """(G, M, N) -> (G, M, N): each U S V^T becomes about U V^T, by Newton and Schulz's iteration.
 
     The coefficients trade exactness for speed: singular values end between 0.7 and 1.2, except the smallest.
-    With fewer than 5 iterations, the first product X X^T gives a closer start (as in Boissin et al. 2025,
-    "Turbo-Muon"): the root of its norm bounds the largest singular value more tightly than the norm of X.
     """
     if matrices.shape[1] > matrices.shape[2]:
-        return orthogonal(matrices.mT, dtype, num_iterations).mT
+        return orthogonal(matrices.mT, num_iterations).mT
     a, b, c = COEFFICIENTS
-    x = matrices.to(dtype)
-    x = x / norms(x)  # no singular value is above 1
-    for iteration in range(num_iterations):
+    x = matrices / norms(matrices)  # no singular value is above 1
+    for _ in range(num_iterations):
         gram = x @ x.mT
-        if iteration == 0 and num_iterations < NUM_ITERATIONS:
-            square = norms(gram)  # at least the square of the largest singular value
-            x, gram = x / square.sqrt(), gram / square
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def roughly_orthogonal(matrices: Tensor) -> Tensor:
+    """`orthogonal` with 3 iterations from a closer start, and with fewer products of whole matrices.
+
+    The start is that of Boissin et al. 2025 ("Turbo-Muon"): the root of the norm of X X^T bounds the largest
+    singular value more tightly than the norm of X. An iteration multiplies X by a polynomial in X X^T, so the
+    polynomials are multiplied first, and X once ("Gram Newton-Schulz").
+    """
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices / norms(matrices)
+    gram = x.mT @ x if is_tall else x @ x.mT
+    square = norms(gram)  # at least the square of the largest singular value
+    gram = gram / square
+    factor = polynomial = polynomial_of(gram)
+    for _ in range(FEW_ITERATIONS - 1):
+        gram = polynomial @ gram @ polynomial
+        polynomial = polynomial_of(gram)
+        factor = polynomial @ factor
+    factor = factor / square.sqrt()
+    return x @ factor if is_tall else factor @ x
+
+
+def polynomial_of(gram: Tensor) -> Tensor:
+    """(G, M, M) -> (G, M, M): a I + b G + c G^2 with the coefficients a, b and c."""
+    a, b, c = COEFFICIENTS
+    powers = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    powers.diagonal(dim1=1, dim2=2).add_(a)
+    return powers
 
 
 def norms(matrices: Tensor) -> Tensor:
@@ -161,12 +177,12 @@ def make_optimizers(
         chosen = vectors if parameter.ndim < 2 else for_muon if is_for_muon else matrices
         chosen.append(parameter)
     decay = config.weight_decay
-    optimizer = AdamW([Group(matrices, 1.0, decay), Group(vectors, 1.0, 0.0)], beta2=config.beta2)
-    if not for_muon:
-        return [optimizer]
-    number = FEW_ITERATIONS if 0 < config.batch_tokens < FEW_TOKENS else NUM_ITERATIONS
-    group = Group(for_muon, config.muon_lr_scale, decay)
-    return [optimizer, Muon([group], dtype=dtype, num_iterations=number)]
+    optimizers: list[AdamW | Muon] = [AdamW(matrices, vectors, weight_decay=decay, beta2=config.beta2)]
+    if for_muon:
+        is_few = 0 < config.batch_tokens < FEW_TOKENS
+        scale = config.muon_lr_scale
+        optimizers += [Muon(for_muon, lr_scale=scale, weight_decay=decay, dtype=dtype, few_tokens=is_few)]
+    return optimizers
 
 
 def moments(optimizers: list[AdamW | Muon], model: nn.Module) -> dict[str, Tensor]:
