@@ -10,7 +10,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,23 @@ def dump(config: Config) -> str:
     return tomli_w.dumps(config.model_dump())
 
 
-def overrides_of(config: Config, base: Config, excluded: Mapping[str, set[str]]) -> list[str]:
-    """The overrides that give `base` the values of `config` in some sections, but for `excluded` keys."""
-    overrides = []
+def differences(
+    config: Config, base: Config, excluded: Mapping[str, set[str]]
+) -> Iterator[tuple[str, Any, Any]]:
+    """The keys of some sections that differ, but for `excluded` ones, each with its value in both configs."""
     for section, keys in excluded.items():
         usual = getattr(base, section).model_dump()
         for key, value in getattr(config, section).model_dump(exclude=keys).items():
             if value != usual[key]:
-                is_plain = isinstance(value, str) and toml_value(value) == value
-                written = value if is_plain else json.dumps(value, ensure_ascii=False)
-                overrides.append(f"{section}.{key}={written}")
+                yield f"{section}.{key}", value, usual[key]
+
+
+def overrides_of(config: Config, base: Config, excluded: Mapping[str, set[str]]) -> list[str]:
+    """The overrides that give `base` the values of `config` in some sections, but for `excluded` keys."""
+    overrides = []
+    for key, value, _ in differences(config, base, excluded):
+        is_plain = isinstance(value, str) and toml_value(value) == value
+        overrides.append(f"{key}={value if is_plain else json.dumps(value, ensure_ascii=False)}")
     return overrides
 
 

@@ -29,9 +29,7 @@ from tests.test_objectives import batch_of
 def a_student(teacher: Encoder) -> LanguageModel:
     torch.manual_seed(0)
     options = PretrainConfig()
-    return LanguageModel(
-        small(), options, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(30), teacher=teacher
-    )
+    return LanguageModel(small(), options, counts=torch.ones(30), teacher=teacher)
 
 
 def a_teacher() -> Encoder:

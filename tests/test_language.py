@@ -8,15 +8,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from imdb_transformer.config import Config, PretrainConfig, TrainConfig
 from imdb_transformer.data.batches import length_batches
-from imdb_transformer.data.encoded import tokenize
-from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID
+from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, SPECIAL_PIECES
 from imdb_transformer.model import language
 from imdb_transformer.model.language import LanguageModel
+from imdb_transformer.model.layers import NUM_SPECIAL
 from imdb_transformer.training import objectives
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
 from imdb_transformer.training.optimizers import make_optimizers
 from imdb_transformer.training.plan import Batch, get_batch
-from imdb_transformer.training.prepare import make_language_model, prepare
+from imdb_transformer.training.prepare import prepare
 from imdb_transformer.training.step import Learner, token_score, train_step
 from tests.in_process import CPU, Tiny
 
@@ -28,7 +28,7 @@ def a_model(**options: float) -> tuple[LanguageModel, Batch]:
     pretrain = PretrainConfig(**options)  # type: ignore[arg-type]
     # As in pretrain.toml. With base.toml's 1.0, logits are so large that fp32 rounds them by more than 1e-5.
     config = Config().model.model_copy(update={"embedding_std": 0.02})
-    model = LanguageModel(config, pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts)
+    model = LanguageModel(config, pretrain, counts=counts)
     return model, batch_of(ids)
 
 
@@ -132,15 +132,18 @@ def test_the_sizes_of_products_do_not_differ_between_steps() -> None:
 
 
 def test_an_id_absent_from_training_texts_has_an_embedding(tiny: Tiny) -> None:
-    config = tiny()
-    data = tokenize(config, ["train"])
-    model = make_language_model(config, data.splits["train"], vocab_size=1000)
+    counts = torch.zeros(1000)
+    counts[5] = 3
+    model = LanguageModel(tiny().model, PretrainConfig(), counts=counts)
     assert model.get_parameter("encoder.embedding.tokens.weight").shape[0] == 1000
+    assert model.bias.isfinite().all()
 
 
 def test_special_ids_are_no_candidates() -> None:
     """Or the embedding of padding, which stands for dropped words, would not stay zero."""
     model, _ = a_model(num_candidates=16)
+    assert sorted((PAD_ID, MASK_ID)) == list(range(NUM_SPECIAL))
+    assert len(SPECIAL_PIECES) == NUM_SPECIAL
     assert not model.inclusion[[PAD_ID, MASK_ID]].any()
     assert (model.inclusion > 0).sum() == len(model.inclusion) - 2
 

@@ -34,7 +34,7 @@ ALL = list(GUESSES)
 def a_model(objective: str, config: ModelConfig) -> LanguageModel:
     torch.manual_seed(0)
     options = PretrainConfig(objective=objective)  # type: ignore[arg-type]
-    return LanguageModel(config, options, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(30)).eval()
+    return LanguageModel(config, options, counts=torch.ones(30)).eval()
 
 
 def batch_of(ids: Tensor) -> Batch:

@@ -72,11 +72,11 @@ def predict(
     if text_column and output is None and not is_table(source):
         raise ConfigError("--text-column needs a table: this input is read line by line, without columns.")
     column = text_column or origin_of(paths[0]).config.data.text_column
-    reading = predictions.InputFormat(column, encoding, bad_rows)
+    request = request._replace(text_column=column, encoding=encoding, bad_rows=bad_rows)
     if output is None:
-        predictions.predict_rows(request, source, reading)
+        predictions.predict_rows(request, source)
     else:
-        predictions.write_rows(request, source, reading, output, resume=resume, force=force)
+        predictions.write_rows(request, source, output, resume=resume, force=force)
 
 
 def _source(texts: list[str], input_file: Path | None) -> Path | None:

@@ -24,14 +24,6 @@ STDIN = Path("standard input")
 FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 
-class InputFormat(NamedTuple):
-    """How a file of reviews is read."""
-
-    text_column: str
-    encoding: str
-    bad_rows: options.BadRows
-
-
 class Request(NamedTuple):
     """Which runs predict, and what is shown of each review."""
 
@@ -44,6 +36,9 @@ class Request(NamedTuple):
     layer: int | None
     head: int
     html: Path | None
+    text_column: str = ""  # this and the next two say how a file of reviews is read
+    encoding: str = ""
+    bad_rows: options.BadRows = "fail"
 
     @property
     def has_views(self) -> bool:
@@ -148,7 +143,7 @@ def _views(
 
 @contextmanager
 def _opened(
-    source: Path, reading: InputFormat, *, keeps_all: bool
+    source: Path, request: Request, *, keeps_all: bool
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.Table]]]":
     """The columns and rows of a file or of standard input. At the end, a note says how many were skipped."""
     from imdb_transformer.data.reviews import refuse
@@ -164,19 +159,19 @@ def _opened(
             screen.note(f"skipped: {problem}")
 
     file = sys.stdin.buffer if source == STDIN else None
-    bad_row = skip if reading.bad_rows == "skip" else refuse
-    column, encoding = reading.text_column, reading.encoding
+    bad_row = skip if request.bad_rows == "skip" else refuse
+    column, encoding = request.text_column, request.encoding
     yield open_reviews(source, column, encoding=encoding, bad_row=bad_row, file=file, keeps_all=keeps_all)
     if num_skipped:
         screen.note(f"skipped rows: {num_skipped:,}")
 
 
-def predict_rows(request: Request, source: Path, reading: InputFormat) -> None:
+def predict_rows(request: Request, source: Path) -> None:
     """Prints the predictions of each block of rows as it comes. A person at a terminal is prompted."""
     is_typed = source == STDIN and sys.stdin.isatty()
-    with _opened(source, reading, keeps_all=False) as (_, parts):
+    with _opened(source, request, keeps_all=False) as (_, parts):
         predictor = load(request, exact=not source.is_file(), few=is_typed)
-        blocks: Iterator[list[str]] = (part.column(reading.text_column).to_pylist() for part in parts)
+        blocks: Iterator[list[str]] = (part.column(request.text_column).to_pylist() for part in parts)
         _show(predictor, _typed(blocks) if is_typed else blocks, request, is_typed=is_typed)
 
 
@@ -191,14 +186,12 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
         yield [text for text in block if text.strip()]
 
 
-def write_rows(
-    request: Request, source: Path, reading: InputFormat, output: Path, *, resume: bool, force: bool
-) -> None:
+def write_rows(request: Request, source: Path, output: Path, *, resume: bool, force: bool) -> None:
     """Writes the rows with their predictions."""
     from imdb_transformer.inference import predicted_tables
 
-    column, encoding = reading.text_column, reading.encoding
-    with _opened(source, reading, keeps_all=True) as (schema, parts):
+    column, encoding = request.text_column, request.encoding
+    with _opened(source, request, keeps_all=True) as (schema, parts):
         predicted_tables.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from imdb_transformer.config import Config, TokenizerConfig
+from imdb_transformer.config_file import differences
 from imdb_transformer.data.reviews import BREAK_TAG, word_pattern
 from imdb_transformer.errors import RunError, reason_of
 from imdb_transformer.store import run
@@ -172,43 +173,23 @@ def tokenizer_of(opened: run.Run) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of_origin(path: Path, config: Config) -> Tokenizer:
-    """The tokenizer of a run to start from, with this config's length limit.
+def tokenizer_of_origin(path: Path, config: Config, *, as_teacher: bool = False) -> Tokenizer:
+    """The tokenizer of a run to start from, or to learn from, with this config's length limit.
 
-    Raises RunError if the config asks for another tokenizer, or for an encoder of another size or kind. It is
-    called before anything is encoded or predicted.
+    Raises RunError if the config asks for another tokenizer or, to start, for an encoder of another size or
+    kind. It is called before anything is encoded or predicted.
     """
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder to start from.")
-    repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
-    free = {"tokenizer": LENGTHS, "model": run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())}
-    for section, excluded in free.items():
-        if difference := _difference(opened, config, section, excluded):
-            raise RunError(
-                f"{path} does not fit: its {difference}. Use its value, or start from random weights "
-                '(--set train.init_from="").'
-            )
+    free, problem, advice = {"tokenizer": LENGTHS}, "cannot teach here", ""
+    if not as_teacher:
+        repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
+        free["model"] = run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())
+        problem, advice = "does not fit", ', or start from random weights (--set train.init_from="")'
+    for key, here, of_run in differences(config, opened.config, free):
+        raise RunError(
+            f"{path} {problem}: its {key} is {of_run!r}, here it is {here!r}. Use its value{advice}."
+        )
     tokenizer_of(opened)  # raises RunError if it is damaged
     return Tokenizer.load(opened.folder, config.tokenizer)
-
-
-def tokenizer_of_teacher(path: Path, config: Config) -> Tokenizer:
-    """The tokenizer of a run whose features an encoder learns, with this config's length limit.
-
-    Raises RunError if the config asks for another tokenizer.
-    """
-    opened, _ = run.locate(path)
-    if difference := _difference(opened, config, "tokenizer", LENGTHS):
-        raise RunError(f"{path} cannot teach here: its {difference}. Use its value.")
-    tokenizer_of(opened)  # raises RunError if it is damaged
-    return Tokenizer.load(opened.folder, config.tokenizer)
-
-
-def _difference(opened: run.Run, config: Config, section: str, excluded: Collection[str]) -> str:
-    """The first key of a section that differs between a run and a config, in words; empty if none does."""
-    values = getattr(opened.config, section).model_dump()
-    for key, value in getattr(config, section).model_dump(exclude=set(excluded)).items():
-        if value != values[key]:
-            return f"{section}.{key} is {values[key]!r}, here it is {value!r}"
-    return ""

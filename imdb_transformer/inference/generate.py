@@ -41,7 +41,7 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
     with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
         model = LanguageModel(
-            config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=torch.ones(size),
+            config.model, config.pretrain, counts=torch.ones(size),
             spacing=torch.zeros(2, size),
         )  # fmt: skip
     _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)

@@ -8,7 +8,6 @@ positions, C candidates.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,16 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig, PretrainConfig
 from imdb_transformer.model.attention import SelfAttention, attention_bias, split_heads
 from imdb_transformer.model.encoder import Encoder
-from imdb_transformer.model.layers import Dropout, FeedForward, LayerNorm, Linear, rotate, rotation_of, select
+from imdb_transformer.model.layers import (
+    NUM_SPECIAL,
+    Dropout,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    rotate,
+    rotation_of,
+    select,
+)
 
 SIZE_MULTIPLE = 128  # M and C are rounded up to a multiple of it
 HEAD = ("transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias")  # what guesses tokens
@@ -32,15 +40,14 @@ class LanguageModel(nn.Module):
     """
 
     inclusion: Tensor  # (V,): probability of each id to be a candidate
-    special_ids: Tensor  # ids that spell no text
     spacing: Tensor | None
     teacher: Encoder | None
 
     def __init__(
-        self, config: ModelConfig, options: PretrainConfig, *, special_ids: Sequence[int], counts: Tensor,
+        self, config: ModelConfig, options: PretrainConfig, *, counts: Tensor,
         spacing: Tensor | None = None, teacher: Encoder | None = None,
     ) -> None:  # fmt: skip
-        """`counts` (V,): how often each id occurs; `special_ids` are never candidates.
+        """`counts` (V,): how often each id occurs.
 
         `spacing` (2, V) is saved with the weights of a causal model. It decides where generated text has
         spaces.
@@ -54,7 +61,7 @@ class LanguageModel(nn.Module):
         self.bias = nn.Parameter(frequency.log())
         spread = frequency.sqrt()
         inclusion = (options.num_candidates * spread / spread.sum()).clamp(max=1)
-        inclusion[list(special_ids)] = 0  # the embedding of padding must stay zero
+        inclusion[:NUM_SPECIAL] = 0  # the embedding of padding must stay zero
         self.decoder = Decoder(config) if options.objective == "denoise" else None
         is_contrastive = options.objective == "contrastive"
         self.projection = Linear(config.width, PROJECTED) if is_contrastive else None
@@ -62,7 +69,6 @@ class LanguageModel(nn.Module):
         object.__setattr__(self, "teacher", teacher)  # no submodule: it is neither trained nor saved
         self.register_buffer("inclusion", inclusion, persistent=False)
         self.register_buffer("spacing", spacing)
-        self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
 
     def sampled_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy in nats, and the number of correct guesses; the softmax is over candidates.
@@ -91,7 +97,7 @@ class LanguageModel(nn.Module):
         """(M, D) features -> (M, V) in fp32, minus infinity for special ids."""
         table = self.encoder.embedding.tokens.weight
         logits = (self.hidden(features) @ table.to(features.dtype).T).float() + self.bias
-        logits[:, self.special_ids] = -torch.inf
+        logits[:, :NUM_SPECIAL] = -torch.inf
         return logits
 
     def hidden(self, features: Tensor) -> Tensor:

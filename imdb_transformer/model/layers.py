@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from imdb_transformer.config import ModelConfig
 
 PADDING_INDEX = 0
+NUM_SPECIAL = 2  # the first ids, padding and [MASK], spell no text
 BASE = 10_000.0  # wavelengths range from 2π to 2π times this
 
 

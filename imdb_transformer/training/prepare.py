@@ -22,20 +22,12 @@ from imdb_transformer.data import corpus, encoded, imdb
 from imdb_transformer.data.corpus import Corpus
 from imdb_transformer.data.encoded import EncodedSplit, TokenizedCorpus, concatenated
 from imdb_transformer.data.reviews import in_chunks
-from imdb_transformer.data.tokenizer import (
-    MASK_ID,
-    PAD_ID,
-    Tokenizer,
-    tokenizer_of,
-    tokenizer_of_origin,
-    tokenizer_of_teacher,
-)
+from imdb_transformer.data.tokenizer import Tokenizer, tokenizer_of, tokenizer_of_origin
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import spacing_odds
 from imdb_transformer.inference.predictor import CHUNK, Predictor
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store import run
 from imdb_transformer.training import starting_weights
@@ -154,19 +146,6 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
     return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
 
 
-def make_language_model(
-    config: Config, text: EncodedSplit, *, vocab_size: int, spacing: NDArray[np.float32] | None = None,
-    teacher: Encoder | None = None,
-) -> LanguageModel:  # fmt: skip
-    """A model for pretraining. Its initial weights are a function of the seed and of the ids' counts."""
-    counts = torch.from_numpy(np.bincount(text.ids, minlength=vocab_size)).float()
-    torch.manual_seed(config.train.seed)
-    return LanguageModel(
-        config.model, config.pretrain, special_ids=(PAD_ID, MASK_ID), counts=counts,
-        spacing=None if spacing is None else torch.from_numpy(spacing), teacher=teacher,
-    )  # fmt: skip
-
-
 def _check_classes(teachers: Sequence[Path], classes: Sequence[str]) -> None:
     for teacher in teachers:
         if (known := run.locate(teacher)[0].info.classes) != classes:
@@ -199,7 +178,7 @@ def _tokenizer_of_origins(
     tokenizer = tokenizer_of_origin(init_from, config) if init_from else None
     if kind == "classifier" or not teachers:
         return tokenizer
-    of_teacher = tokenizer_of_teacher(teachers[0], config)
+    of_teacher = tokenizer_of_origin(teachers[0], config, as_teacher=True)
     if tokenizer and tokenizer.content_hash != of_teacher.content_hash:
         raise RunError(f"{teachers[0]} cannot teach here: {init_from} has another tokenizer.")
     return of_teacher
@@ -220,11 +199,14 @@ def _prepared(
     train, validation = splits["train"], splits.get("validation")
     if kind == "encoder":
         train = encoded.pretraining_text(config, data)
-        spaces = None
+        spacing = None
         if config.pretrain.objective == "causal":
-            spaces = spacing_odds(data.tokenizer, encoded.rows_of(config.data, data.corpus, "train").texts)
+            texts = encoded.rows_of(config.data, data.corpus, "train").texts
+            spacing = torch.from_numpy(spacing_odds(data.tokenizer, texts))
         teacher = starting_weights.load_teacher(teachers[0]).to(hardware.device) if teachers else None
-        model = make_language_model(config, train, vocab_size=vocab_size, spacing=spaces, teacher=teacher)
+        counts = torch.from_numpy(np.bincount(train.ids, minlength=vocab_size)).float()
+        torch.manual_seed(config.train.seed)
+        model = LanguageModel(config.model, config.pretrain, counts=counts, spacing=spacing, teacher=teacher)
     else:
         if validation is not None and (num_reviews := len(validation.lengths)) < FEW_IN_VALIDATION:
             points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
