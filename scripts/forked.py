@@ -26,7 +26,6 @@ SECONDS = 120  # the longest that a trial may take
 MODULES = (
     *(module.name for module in pkgutil.walk_packages(imdb_transformer.__path__, "imdb_transformer.")),
     "sklearn.linear_model", "sklearn.feature_extraction.text",
-    "torch._dynamo", "onnxscript",
 )  # fmt: skip
 for module in MODULES:
     if not module.endswith("__main__"):
