@@ -99,8 +99,8 @@ def process_group() -> Iterator[World]:
     num_gpus = torch.cuda.device_count()
     if gpu < num_gpus:
         torch.cuda.set_device(gpu)
-    # The first optimiser imports this module. Its functions keep the current process group as their default,
-    # and with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
+    # Torch's compiler imports this module. Its functions keep the current process group as their default, and
+    # with it gloo's threads, which may abort when the interpreter ends. Imported now, they keep no group.
     importlib.import_module("torch.distributed.nn.functional")
     try:
         # The signals end the process at once: Python would notice them when all processes have come.

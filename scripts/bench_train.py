@@ -151,10 +151,10 @@ def with_factors(config: Config, factors: dict[str, object]) -> Config:
 def our_step(config: Config, chosen: Hardware, vocab_size: int) -> Step:
     """What `imdb-tx train` does with a batch."""
     model = make_classifier(config, vocab_size=vocab_size, num_classes=2).train()
-    learner = make_learner(model, config, "classifier", chosen.dtype)
+    learner, steps = make_learner(model, config, "classifier", chosen.dtype), itertools.count()
 
     def step(batch: Batch) -> None:
-        train_step(learner, batch, 0, 1)
+        train_step(learner, batch, next(steps), 10_000)
 
     return step
 

@@ -90,6 +90,16 @@ def test_epochs_follow_each_other_and_validations_are_spread_evenly_to_the_end()
     assert np.diff([0, *evals]).tolist() == pytest.approx([plan.num_steps / 6] * 6, abs=1)
 
 
+@pytest.mark.parametrize(("reviews", "epochs", "num_evals"), [(25_000, 2, 2), (10_000, 3, 1), (500, 20, 1)])
+def test_a_training_of_one_or_two_epochs_has_two_validations_an_epoch(
+    reviews: int, epochs: int, num_evals: int
+) -> None:
+    lengths = np.full(reviews, 100)
+    split = a_split()._replace(offsets=np.append(0, np.cumsum(lengths)))
+    made = resolved(Config(train=TrainConfig(init_from="")), split).train
+    assert (made.epochs, made.evals_per_epoch) == (epochs, num_evals)
+
+
 def test_only_the_default_number_of_validations_depends_on_the_epochs() -> None:
     for asked, used in ((2, 1), (1, 1), (4, 4)):
         config = Config(train=TrainConfig(init_from="", evals_per_epoch=asked))

@@ -53,6 +53,9 @@ def test_inverse_square_root_is_the_papers_equation() -> None:
 def test_every_parameter_has_one_optimizer_and_biases_and_norms_do_not_decay(optimizer: str) -> None:
     model = Classifier(Config().model, vocab_size=10, num_classes=2)
     config = TrainConfig(lr=0.1, weight_decay=0.1, optimizer=optimizer, muon_lr_scale=0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1  # biases start at 0, where no decay shows
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizers = make_optimizers(model, config)
     updated = [each for made in optimizers for each in next(iter(made.moments.values()))]
@@ -63,7 +66,7 @@ def test_every_parameter_has_one_optimizer_and_biases_and_norms_do_not_decay(opt
         made.step(0.1, 0)
     for name, parameter in model.named_parameters():
         is_muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
-        kept = 1 - 0.1 * 0.1 * (0.5 if is_muons else 1) if parameter.ndim == 2 else 1
+        kept = 1 if "bias" in name or "norm" in name else 1 - 0.1 * 0.1 * (0.5 if is_muons else 1)
         torch.testing.assert_close(parameter, before[name] * kept, rtol=0, atol=1e-7, msg=name)
 
 
@@ -192,6 +195,13 @@ def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> Non
         exact, rough = function(matrix), function(matrix.bfloat16())
         assert rough.dtype == torch.bfloat16
         assert 0 < (exact - rough.float()).norm() / exact.norm() < limit
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(24, 96), (96, 24)])
+def test_a_gradient_of_zeros_has_no_direction(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    for function in (orthogonal, roughly_orthogonal):
+        assert torch.equal(function(torch.zeros(1, *shape, dtype=dtype)), torch.zeros(1, *shape, dtype=dtype))
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24)])

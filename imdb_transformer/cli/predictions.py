@@ -25,7 +25,7 @@ FEW = 32  # texts; predicting them without torch takes less time than importing 
 
 
 class Request(NamedTuple):
-    """Which runs predict, and what is shown of each review."""
+    """Which runs predict, what is shown of each review, and how a file of reviews is read."""
 
     paths: list[Path]
     threshold: float | None  # the probability from which the second of two classes is predicted
@@ -36,8 +36,8 @@ class Request(NamedTuple):
     layer: int | None
     head: int
     html: Path | None
-    text_column: str = ""  # this and the next two say how a file of reviews is read
-    encoding: str = ""
+    text_column: str = "text"
+    encoding: str = "utf-8"
     bad_rows: options.BadRows = "fail"
 
     @property

@@ -176,12 +176,13 @@ def tokenizer_of(opened: run.Run) -> Tokenizer:
 def tokenizer_of_origin(path: Path, config: Config, *, as_teacher: bool = False) -> Tokenizer:
     """The tokenizer of a run to start from, or to learn from, with this config's length limit.
 
-    Raises RunError if the config asks for another tokenizer or, to start, for an encoder of another size or
-    kind. It is called before anything is encoded or predicted.
+    Raises RunError if the run is a linear model, if its tokenizer is damaged, or if the config asks for
+    another tokenizer or, to start, for an encoder of another size or kind. It is called before anything is
+    encoded or predicted.
     """
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
-        raise RunError(f"{path} is a linear model: it has no encoder to start from.")
+        raise RunError(f"{path} is a linear model: it has no encoder.")
     free, problem, advice = {"tokenizer": LENGTHS}, "cannot teach here", ""
     if not as_teacher:
         repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks

@@ -40,10 +40,8 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     chosen = hardware.choose(config.train.model_copy(update={"device": "auto"}))
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
     with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
-        model = LanguageModel(
-            config.model, config.pretrain, counts=torch.ones(size),
-            spacing=torch.zeros(2, size),
-        )  # fmt: skip
+        spacing = torch.zeros(2, size)
+        model = LanguageModel(config.model, config.pretrain, counts=torch.ones(size), spacing=spacing)
     _, weights = checkpoint.read_model(folder, tokenizer_hash=opened.info.tokenizer_hash)
     checkpoint.load_weights(model, weights, origin=folder)
     return model.to(chosen.device).eval(), tokenizer, chosen

@@ -39,13 +39,13 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, lr: float, step: int) -> None:
-        """Update number `step`, from 0, of each parameter from its gradient."""
+        """Update number `step`, from 0, of each parameter from its gradient, which it must have."""
         for parameters, weight_decay in self.groups:
             gradients = [parameter.grad for parameter in parameters]
             means = [self.moments["exp_avg"][parameter] for parameter in parameters]
             squares = [self.moments["exp_avg_sq"][parameter] for parameter in parameters]
             steps = list(torch.full((len(parameters),), float(step), device=means[0].device).unbind())
-            # The function below torch's AdamW. The class would import torch's compiler, which takes a second.
+            # What torch's class AdamW calls. The class would import torch's compiler, which takes a second.
             adamw(
                 parameters, gradients, means, squares, [], steps,  # type: ignore[arg-type]
                 lr=lr, beta1=BETA1, beta2=self.beta2, eps=ADAM_EPS, weight_decay=weight_decay,
@@ -65,7 +65,7 @@ class Muon:
     ) -> None:  # fmt: skip
         """`lr_scale` is a factor on the rate, and `dtype` is that of the products.
 
-        `few_tokens` says that a batch has few, so that iterations would take much of a step.
+        `few_tokens`: a batch has few tokens, and five iterations would take much of a step.
         """
         self.lr_scale, self.weight_decay, self.dtype = lr_scale, weight_decay, dtype
         self.orthogonalize = roughly_orthogonal if few_tokens else orthogonal
@@ -76,7 +76,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr: float, step: int) -> None:  # noqa: ARG002  (AdamW counts steps)
-        """One update of each matrix from its gradient, with Nesterov's momentum."""
+        """One update of each matrix from its gradient, which it must have, with Nesterov's momentum."""
         lr = lr * self.lr_scale
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]

@@ -29,7 +29,7 @@ MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
 KNOWS_OPINIONS = (600, 2, 8)  # from `imdb`, for short reviews
-MAX_EVALS = 5  # unless there are more epochs
+MAX_EVALS = 4  # unless there are more epochs
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
 
