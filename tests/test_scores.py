@@ -104,15 +104,24 @@ def test_three_classes_are_scored() -> None:
     assert 0 < evaluation.roc_auc < 1
 
 
-def test_the_temperature_is_the_usual_one_if_validation_has_no_error() -> None:
-    """A few easy reviews would ask for a temperature of zero, and make the first error cost all."""
-    logits = np.array([[2.0, 0.0], [0.0, 0.5], [3.0, 1.0]])
-    assert fit_temperature(logits, np.array([0, 1, 0])) == 1.0
-    assert fit_temperature(logits, np.array([0, 1, 0]), usual=2.0) == 2.0
-    assert fit_temperature(logits, np.array([0, 1, 1])) > 1.0
+@pytest.mark.parametrize("num_reviews", [3, 30, 3000])
+def test_reviews_without_an_error_leave_room_for_one_among_them(num_reviews: int) -> None:
+    """Otherwise they would ask for a temperature of zero, and the first error would cost all."""
+    logits = np.tile([[8.0, 0.0]], (num_reviews, 1))
+    labels = np.zeros(num_reviews, np.int64)
+    best = 8 / np.log(num_reviews + 1)  # the first class has a probability of (N + 1) / (N + 2)
+    without_prior = fit_temperature(logits, labels, usual=best)
+    assert without_prior == pytest.approx(best, rel=1e-3)
+    assert best < fit_temperature(logits, labels, usual=2 * best) < 2 * best
 
 
-@pytest.mark.parametrize("usual", [1.0, 6.0])
+def test_the_doubt_about_a_label_is_shared_by_the_other_classes() -> None:
+    logits = np.tile([[8.0, 0.0, 0.0]], (30, 1))
+    best = 8 / np.log(2 * 31)
+    assert fit_temperature(logits, np.zeros(30, np.int64), usual=best) == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("usual", [1.0, 10.0])
 def test_few_reviews_leave_the_temperature_near_the_usual_and_many_decide_it(usual: float) -> None:
     logits, labels = np.array([[8.0, 0.0]] * 10), np.array([0] * 9 + [1])
     best = 8 / np.log(9)  # 9 of 10 are right
