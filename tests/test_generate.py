@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.report.summaries import progress
 from imdb_transformer.training.start import training_steps
 from tests.conftest import imdb_tx
+from tests.in_process import train
 from tests.tiny import TINY_MODEL
 
 TEXTS = demo.reviews().splits["train"].texts
@@ -191,6 +193,19 @@ def test_a_run_that_is_not_causal_is_refused_with_the_command_that_makes_one(
         refused = imdb_tx("generate", path, "This film").exception
         assert isinstance(refused, RunError)
         assert f"imdb-tx pretrain {reviews} --set pretrain.objective=causal" in str(refused)
+
+
+def test_the_advised_command_reads_the_table_as_the_run_did(
+    tiny: Callable[..., Config], source: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "own"))
+    for path in folder.iterdir():
+        path.write_text(path.read_text().replace('"text":', '"body":').replace('"label":', '"stars":'))
+    columns = ("data.text_column=body", "data.label_column=stars", "data.bad_rows=skip")
+    opened = train(tiny(f"data.source={folder}", "train.epochs=1", *columns), tmp_path / "run")
+    sets = " ".join(f"--set {column}" for column in columns)
+    refused = str(imdb_tx("generate", opened.folder, "This film").exception)
+    assert f"imdb-tx pretrain {folder} {sets} --set pretrain.objective=causal" in refused
 
 
 def test_a_sample_is_shown_at_each_validation_and_only_of_causal_models(

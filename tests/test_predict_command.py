@@ -47,6 +47,7 @@ def test_predict_writes_a_file(trained: Path, tmp_path: Path) -> None:
         ["predict", "a", "--text-column", "body"],
         ["predict", "a", "--encoding", "cp1252"],
         ["predict", "--run", "imdb", "-", "--text-column", "body"],
+        ["predict", "--run", "imdb", "--input", "-", "--text-column", "body", "--output", "o.csv"],
         ["predict", "--input", "b.csv", "--force"],
         ["train", "--resume", "runs/x", "--set", "train.lr=1"],
         ["train", "--resume", "runs/x", "--config", "demo.toml"],

@@ -40,7 +40,10 @@ def test_each_seed_gives_a_run_and_the_command_prints_a_table_row(
     assert len(header) == len(rule) == len(row)
     assert row[0] == "2 seeds"
     yardsticks = [yardstick_of(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
-    shown = [line.split()[-1] for line in printed.splitlines()[-2:]]
+    assert (
+        printed.splitlines()[-1] == f"next: imdb-tx compare {tmp_path / 'r-seed-0'} {tmp_path / 'r-seed-1'}"
+    )
+    shown = [line.split()[-1] for line in printed.splitlines()[-3:-1]]
     assert shown == [f"{100 * each.accuracy:.2f}" for each in yardsticks if each is not None]
     summary = json.loads(imdb_tx(*arguments, "--json").stdout)  # the runs are there: nothing is trained again
     assert summary["runs"] == [str(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]

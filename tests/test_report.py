@@ -50,6 +50,23 @@ def test_eval_writes_a_page_that_stands_alone_with_all_figures(trained: Path, tm
     assert page.index("<summary>Environment</summary>") < page.index("&quot;platform&quot;")
 
 
+def test_a_page_about_the_mean_of_runs_has_nothing_that_is_about_one_of_them(
+    trained: Path, tmp_path: Path
+) -> None:
+    first, second = (Path(shutil.copytree(trained, tmp_path / name)) for name in ("first", "second"))
+    page_of = re.compile(r"written to \S+ and (\S+)")
+    alone, together = (
+        Path(page_of.findall(imdb_tx("eval", *paths).stdout)[0]).read_text()
+        for paths in ([first], [first, second])
+    )
+    assert "<h1>first and 1 more on test</h1>" in together
+    for title, is_of_one in zip(TITLES, (True, True, False, False), strict=True):
+        assert f"<b>{title}</b>" in alone
+        assert (f"<b>{title}</b>" not in together) == is_of_one
+    assert "<summary>Config</summary>" in alone
+    assert "<summary>Config</summary>" not in together
+
+
 def test_hostile_reviews_are_escaped(trained: Path, tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script> \x1b[2J {title} "
     path = tmp_path / "o.jsonl"

@@ -244,6 +244,8 @@ def test_a_run_directory_is_not_overwritten(trained: Path) -> None:
     opened = run.open_run(trained)
     with pytest.raises(RunError, match="is not empty; name another --run-dir"):
         run.check_free(opened.folder)
+    with pytest.raises(RunError, match=r"run\.json is a file; name another --run-dir"):
+        run.check_free(opened.folder / run.INFO)
 
 
 def test_a_folder_with_an_unfinished_run_is_refused_with_the_command_that_continues_it(copy: Path) -> None:

@@ -69,7 +69,7 @@ def predict(
     from imdb_transformer.data.tables import is_table
     from imdb_transformer.inference.predictor import origin_of
 
-    if text_column and output is None and not is_table(source):
+    if text_column and not is_table(source):
         raise ConfigError("--text-column needs a table: this input is read line by line, without columns.")
     column = text_column or origin_of(paths[0]).config.data.text_column
     request = request._replace(text_column=column, encoding=encoding, bad_rows=bad_rows)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imdb_transformer import hardware
+from imdb_transformer.config import Config
+from imdb_transformer.config_file import overrides_of
 from imdb_transformer.data.batches import pad
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import ConfigError, RunError, command_line
@@ -31,8 +33,10 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     if opened.info.kind != "encoder" or config.pretrain.objective != "causal":
         of_hub = config.data.source in ("hub", "demo")
         reviews = ("--config", "pretrain.toml") if of_hub else (config.data.source,)
-        columns = () if config.data.text_column == "text" else ("--text-column", config.data.text_column)
-        advised = command_line("pretrain", *reviews, *columns, "--set", "pretrain.objective=causal")
+        excluded = {"source", "data_dir", "held_out_fraction"}
+        keys = [] if of_hub else overrides_of(config, Config(), {"data": excluded})
+        sets = [part for key in (*keys, "pretrain.objective=causal") for part in ("--set", key)]
+        advised = command_line("pretrain", *reviews, *sets)
         raise RunError(
             f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
             f"{advised}"

@@ -88,18 +88,18 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
     """Writes the page about an evaluation into its run."""
     opened, evaluation = predictions.run, predictions.evaluation
     num_others = len(predictions.predictor.models) - 1
-    title = f"{opened.folder.name}{f' and {num_others} more' if num_others else ''} on {evaluation.split}"
+    name = f"{opened.folder.name} and {num_others} more" if num_others else opened.folder.name
     sections = [
         f'<p class="lead">{html.escape(evaluation.checkpoint)}</p>',
         tiles(evaluations.score_rows(evaluation)),
-        _figures({opened.folder.name: predictions}),
+        _figures({name: predictions}, of_training=not num_others),
         *(html_table(*table) for table in evaluations.evaluation_tables(evaluation, baselines)[1:]),
-        *_yardstick(opened),
+        *([] if num_others else _yardstick(opened)),
         f"<h2>The {NUM_ERRORS} worst errors</h2>",
         *_errors(predictions),
-        *_origin(opened),
+        *([] if num_others else _origin(opened)),
     ]
-    write_page(predictions.page, title, sections)
+    write_page(predictions.page, f"{name} on {evaluation.split}", sections)
     return predictions.page
 
 
@@ -111,16 +111,18 @@ def write_comparison(path: Path, comparison: Comparison, predictions: Sequence[P
     write_page(path, title, [*tables, _figures(by_name)])
 
 
-def _figures(by_name: Mapping[str, Predictions]) -> str:
-    """Curves of runs on the same reviews."""
+def _figures(by_name: Mapping[str, Predictions], *, of_training: bool = True) -> str:
+    """Curves of runs on the same reviews, without those of training if they are of several runs together."""
+    curves = [figures.roc(by_name), figures.reliability(by_name)]
+    if not of_training:
+        return figures.grid(curves)
     logged = {name: metrics.read(each.run.folder) for name, each in by_name.items()}
     levels = {
         name: each.evaluation.accuracy
         for name, each in by_name.items()
         if each.evaluation.split == "validation"
     }
-    drawn = [figures.losses(logged), figures.accuracies(logged, levels)]
-    return figures.grid([*drawn, figures.roc(by_name), figures.reliability(by_name)])
+    return figures.grid([figures.losses(logged), figures.accuracies(logged, levels), *curves])
 
 
 def _yardstick(opened: run.Run) -> list[str]:

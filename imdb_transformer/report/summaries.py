@@ -164,7 +164,7 @@ def yardstick(measured: "Yardstick", folder: str) -> str:
 
 
 def seeds(summary: Mapping[str, Any]) -> str:
-    """What `imdb-tx train --seeds` prints: a Markdown table, then one row for each run."""
+    """What `imdb-tx train --seeds` prints: a Markdown table, one row for each run, and the next command."""
     names = {
         "validation %": "validation_accuracy",
         "test %": "test_accuracy",
@@ -183,7 +183,9 @@ def seeds(summary: Mapping[str, Any]) -> str:
         known["nb on validation %"] = summary["yardstick_accuracy"]
     columns = [[f"{100 * value:.2f}" for value in spread["each"]] for spread in known.values()]
     each = list(zip(summary["runs"], *columns, strict=True))
-    return f"{markdown_table([*row], [[*row.values()]])}\n\n{text_table(['run', *known], each)}"
+    following = command_line("compare", *summary["runs"])
+    tables = f"{markdown_table([*row], [[*row.values()]])}\n\n{text_table(['run', *known], each)}"
+    return f"{tables}\nnext: {following}"
 
 
 def baseline(fitted: "Baseline") -> str:

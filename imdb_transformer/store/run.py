@@ -130,7 +130,9 @@ def has_other_readme(folder: Path) -> bool:
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError if a folder is not empty, or if a run's folder cannot replace it."""
+    """Raises RunError if a folder is a file or not empty, or if a run's folder cannot replace it."""
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; name another --run-dir.")
     if folder.exists() and any(folder.iterdir()):
         advice = ""
         with suppress(RunError):
