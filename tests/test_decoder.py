@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.language import CrossAttention, Decoder, DecoderBlock
-from imdb_transformer.model.layers import rotary_table
+from imdb_transformer.model.layers import rotation_of
 from tests.test_model import a_batch, copy_weights, small
 
 BRANCHES = ["attention.project_out", "cross_attention.project_out", "feed_forward.contract"]
@@ -93,10 +93,10 @@ def test_dropout_is_on_each_branch_of_a_decoders_block(norm: str, branch: str, b
 
 
 def test_cross_attention_with_rotary_positions_equals_a_loop_over_heads() -> None:
-    config = small(head_width=6)
+    config = small(head_width=6, positions="rotary")
     layer = CrossAttention(config)
     x, memory = torch.randn(9, config.width), torch.randn(9, config.width)
-    rotation = rotary_table(9, config.head_width, x.device, x.dtype)
+    rotation = rotation_of(config, 9, x.device, x.dtype)
     keys, values = layer.project_memory(memory).chunk(2, dim=1)
     parts = (part.split(6, dim=1) for part in (layer.project_queries(x), keys, values))
     heads = [attended(q, k, v) for q, k, v in zip(*parts, strict=True)]

@@ -8,7 +8,7 @@ from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Block, Encoder
-from imdb_transformer.model.layers import Dropout, drop_words, rotary_table, rotate, sinusoids
+from imdb_transformer.model.layers import Dropout, drop_words, rotate, rotation_of, sinusoids
 from tests.test_model import SMALL, a_batch, classifier, small
 
 
@@ -19,7 +19,8 @@ def test_sinusoids_are_the_papers_for_even_and_odd_widths(width: int) -> None:
 
 
 def test_rotary_products_depend_on_the_distance_only() -> None:
-    rotation = rotary_table(20, 8, torch.device("cpu"), torch.float32)
+    rotation = rotation_of(small(positions="rotary", head_width=8), 20, torch.device("cpu"), torch.float32)
+    assert rotation is not None
     q, k = torch.randn(8), torch.randn(8)
     turned_q, turned_k = (rotate(x.expand(20, 8), rotation) for x in (q, k))
     products = turned_q @ turned_k.T

@@ -65,24 +65,15 @@ def load(request: Request, *, exact: bool = False, few: bool = False) -> "Predic
 def predict_texts(request: Request, texts: list[str]) -> None:
     """Prints the predictions of texts."""
     predictor = load(request, exact=True, few=len(texts) <= FEW)
-    _note_empty(texts)
-    _note_files(texts)
-    _show(predictor, [texts], request)
-
-
-def _note_files(texts: list[str]) -> None:
-    """For each text that is the name of a file, says how to classify the reviews in the file."""
-    for text in texts:
-        with suppress(OSError):  # a text may be too long for a name
-            if Path(text).is_file():
-                screen.note(f"note: {text} is a file. To classify its reviews: --input {shlex.quote(text)}")
-
-
-def _note_empty(texts: list[str]) -> None:
     if num_empty := sum(not text.strip() for text in texts):
         several = f"empty reviews: {num_empty:,} of {len(texts):,}"
         which = several if len(texts) > 1 else "this review is empty"
         screen.note(f"note: {which}. A prediction for an empty review means nothing.")
+    for text in texts:
+        with suppress(OSError):  # a text may be too long for a name
+            if Path(text).is_file():
+                screen.note(f"note: {text} is a file. To classify its reviews: --input {shlex.quote(text)}")
+    _show(predictor, [texts], request)
 
 
 def _note_unfamiliar(predictor: "Predictor", texts: list[str]) -> None:

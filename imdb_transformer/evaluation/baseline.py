@@ -51,9 +51,8 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
     opened = run.create(
         folder, config, kind="linear", weighting=weighting, save_vocabulary=model.save,
-        vocab_size=model.vocab_size, tokenizer_hash=model.content_hash,
+        vocab_size=len(model.ngrams), tokenizer_hash=model.content_hash, fill=model.save_weights,
         classes=stored.manifest.classes, corpus_hash=stored.content_hash, hardware="CPU",
-        fill=lambda new: model.save_weights(new, new.checkpoints / "best"),
     )  # fmt: skip
     validation = None
     if config.data.held_out_fraction:

@@ -63,23 +63,19 @@ class LinearModel:
         return model
 
     @property
-    def vocab_size(self) -> int:
-        """F, the number of n-grams."""
-        return len(self.ngrams)
-
-    @property
     def content_hash(self) -> str:
         """The hash of `ngrams.txt`: it changes if some text may have other features."""
         return hashlib.sha256("\n".join(self.ngrams).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes `ngrams.txt` into `folder`."""
+        """Writes `ngrams.txt` into a run's folder."""
         write_whole(folder / FILE_NAME, "\n".join(self.ngrams).encode())
 
-    def save_weights(self, opened: run.Run, folder: Path) -> None:
-        """Writes scale, weights and intercept into a checkpoint's folder."""
+    def save_weights(self, opened: run.Run) -> None:
+        """Writes the only checkpoint of a run."""
         arrays = {"scale": self.scale, "weights": self.weights, "intercept": self.intercept}
-        checkpoint.save(folder, step=0, counters={}, model=arrays, tokenizer_hash=opened.info.tokenizer_hash)
+        folder, of_run = opened.checkpoints / "best", opened.info.tokenizer_hash
+        checkpoint.save(folder, step=0, counters={}, model=arrays, tokenizer_hash=of_run)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of one or more texts."""

@@ -104,17 +104,16 @@ def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
-def rotary_table(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(2, L, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34)."""
-    angle = _angles(length, head_width // 2, 2 / head_width, device)
-    cosine, sine = angle.cos(), angle.sin()
-    both = torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)])
-    return both.to(dtype)
-
-
 def rotation_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """The `rotary_table` of a model, or None if its positions are not rotary."""
-    return rotary_table(length, config.head_width, device, dtype) if config.positions == "rotary" else None
+    """(2, L, K): cosines and signed sines for `rotate` (Su et al. 2021, equation 34).
+
+    None if the model's positions are not rotary.
+    """
+    if config.positions != "rotary":
+        return None
+    angle = _angles(length, config.head_width // 2, 2 / config.head_width, device)
+    cosine, sine = angle.cos(), angle.sin()
+    return torch.stack([torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)]).to(dtype)
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
