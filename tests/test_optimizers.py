@@ -66,8 +66,8 @@ def test_every_parameter_has_one_optimizer_and_biases_and_norms_do_not_decay(opt
         made.step(0.1, 0)
     for name, parameter in model.named_parameters():
         is_muons = optimizer == "muon" and "blocks" in name and parameter.ndim == 2
-        kept = 1 if "bias" in name or "norm" in name else 1 - 0.1 * 0.1 * (0.5 if is_muons else 1)
-        torch.testing.assert_close(parameter, before[name] * kept, rtol=0, atol=1e-7, msg=name)
+        factor = 1 if "bias" in name or "norm" in name else 1 - 0.1 * 0.1 * (0.5 if is_muons else 1)
+        torch.testing.assert_close(parameter, before[name] * factor, rtol=0, atol=1e-7, msg=name)
 
 
 def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -101,19 +101,29 @@ def test_adamw_is_the_papers_algorithm_with_the_configs_numbers(monkeypatch: pyt
         torch.testing.assert_close(value, x)
 
 
-def test_adamw_makes_torchs_steps_to_the_bit() -> None:
+def twice(*shapes: tuple[int, ...]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Random parameters, and copies of them."""
     torch.manual_seed(0)
-    starts = [torch.randn(30, 20), torch.randn(7)]
+    starts = [torch.randn(shape) for shape in shapes]
     ours, torchs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    return ours, torchs
+
+
+def make_the_same_gradients(ours: list[nn.Parameter], torchs: list[nn.Parameter]) -> None:
+    for our, its in zip(ours, torchs, strict=True):
+        our.grad = torch.randn_like(our)
+        its.grad = our.grad.clone()
+
+
+def test_adamw_makes_torchs_steps_to_the_bit() -> None:
+    ours, torchs = twice((30, 20), (7,))
     mine = AdamW([ours[0]], [ours[1]], weight_decay=0.1, beta2=0.95)
     groups = [
         {"params": [each], "weight_decay": decay} for each, decay in zip(torchs, (0.1, 0.0), strict=True)
     ]
     referee = torch.optim.AdamW(groups, lr=0.01, betas=(BETA1, 0.95), eps=ADAM_EPS, fused=True)
     for step in range(5):
-        for our, its in zip(ours, torchs, strict=True):
-            our.grad = torch.randn_like(our)
-            its.grad = our.grad.clone()
+        make_the_same_gradients(ours, torchs)
         mine.step(0.01, step)
         referee.step()
         for our, its in zip(ours, torchs, strict=True):
@@ -144,15 +154,11 @@ def test_muon_steps_along_its_orthogonalised_momentum(
 
 @pytest.mark.parametrize("shapes", [[(24, 24)], [(24, 96)], [(96, 24)], [(24, 96), (24, 24), (24, 96)]])
 def test_muon_in_bf16_makes_torchs_steps(shapes: list[tuple[int, int]]) -> None:
-    torch.manual_seed(0)
-    starts = [torch.randn(shape) for shape in shapes]
-    ours, torchs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    ours, torchs = twice(*shapes)
     mine = Muon(list(ours), lr_scale=0.5, weight_decay=0.1, dtype=torch.bfloat16)
     referee = torch.optim.Muon(torchs, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for step in range(3):
-        for our, its in zip(ours, torchs, strict=True):
-            our.grad = torch.randn_like(our)
-            its.grad = our.grad.clone()
+        make_the_same_gradients(ours, torchs)
         mine.step(0.04, step)
         referee.step()
         torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-6)
