@@ -94,7 +94,8 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, 
     few reviews without an error would ask for a temperature of zero, and the first error would cost all.
     """
     exact = logits.astype(np.float64)
-    (num_reviews, num_classes), doubt = exact.shape, 1 / (len(labels) + 2)
+    num_reviews, num_classes = exact.shape
+    doubt = 1 / (num_reviews + 2)
     targets = np.full(exact.shape, doubt / (num_classes - 1))
     targets[np.arange(num_reviews), labels] = 1 - doubt
 

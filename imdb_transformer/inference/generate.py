@@ -37,10 +37,8 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
         keys = [] if of_hub else overrides_of(config, Config(), {"data": excluded})
         sets = [part for key in (*keys, "pretrain.objective=causal") for part in ("--set", key)]
         advised = command_line("pretrain", *reviews, *sets)
-        raise RunError(
-            f"{path} cannot write text: it was not trained to guess the next token. To make such a run: "
-            f"{advised}"
-        )
+        problem = f"{path} cannot write text: it was not trained to guess the next token."
+        raise RunError(f"{problem} To make such a run: {advised}")
     chosen = hardware.choose(config.train.model_copy(update={"device": "auto"}))
     tokenizer, size = tokenizer_of(opened), opened.info.vocab_size
     with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator

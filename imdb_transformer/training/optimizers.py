@@ -94,16 +94,16 @@ def zeros_like(parameters: list[Tensor]) -> dict[Tensor, Tensor]:
     return {parameter: torch.zeros_like(parameter) for parameter in parameters}
 
 
-def orthogonal(matrices: Tensor, num_iterations: int = NUM_ITERATIONS) -> Tensor:
+def orthogonal(matrices: Tensor) -> Tensor:
     """(G, M, N) -> (G, M, N): each U S V^T becomes about U V^T, by Newton and Schulz's iteration.
 
     The coefficients trade exactness for speed: singular values end between 0.7 and 1.2, except the smallest.
     """
     if matrices.shape[1] > matrices.shape[2]:
-        return orthogonal(matrices.mT, num_iterations).mT
+        return orthogonal(matrices.mT).mT
     a, b, c = COEFFICIENTS
     x = matrices / norms(matrices)  # no singular value is above 1
-    for _ in range(num_iterations):
+    for _ in range(NUM_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
