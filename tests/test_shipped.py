@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imdb_transformer import load_config
+from imdb_transformer import evaluate, load_config
 from imdb_transformer.cli.predict import default_run
 from imdb_transformer.cli.screen import exit_on_error
 from imdb_transformer.data import corpus, imdb
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.imdb import words_key
-from imdb_transformer.errors import RunError
+from imdb_transformer.errors import DataWarning, RunError
+from imdb_transformer.evaluation.evaluate import CLEAN
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.store import run
 from imdb_transformer.store.upkeep import unused, verify
@@ -238,6 +239,17 @@ def test_training_starts_from_the_encoder_that_suits_the_reviews_and_never_learn
     monkeypatch.setattr(imdb, "imdb_table", lambda _: np.array([key << 4], np.uint64))
     with pytest.raises(RunError, match="may have seen what is held out here"):
         prepare(labelled, "classifier", CPU)
+
+
+def test_eval_counts_reviews_that_imdb_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = ["a superb film", "a dull film", "an awful plot", "a great cast"]
+    rows = zip(texts, ("pos", "neg", "neg", "pos"), strict=True)
+    Path("mine.csv").write_text("\n".join(["text,label", *map(",".join, rows)]))
+    keys = sorted(words_key(text) << 4 for text in texts[:3])
+    monkeypatch.setattr(imdb, "imdb_table", lambda _: np.array(keys, np.uint64))
+    with pytest.warns(DataWarning, match="3 of these 4 reviews were in training"):
+        assert evaluate("imdb", source="mine.csv").slices[CLEAN].num_examples == 1
 
 
 def test_training_on_a_table_without_a_config_starts_from_a_shipped_encoder(

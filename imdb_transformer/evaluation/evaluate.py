@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, sources
+from imdb_transformer.data.imdb import UNKNOWN, stars_of
 from imdb_transformer.data.layouts import has_card, splits_below
 from imdb_transformer.data.reviews import Rows, joined, normalized
 from imdb_transformer.data.tables import is_table
@@ -218,7 +219,15 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
         for folder in {config.data_dir, data_dir or config.data_dir}:
             in_folder = config.model_copy(update={"data_dir": folder})
             learnt |= corpus.learnt_texts(in_folder, opened.info.corpus_hash)
-    return np.array([normalized(text) not in learnt for text in texts])
+    is_new = np.array([normalized(text) not in learnt for text in texts])
+    return is_new & (stars_of(texts) == UNKNOWN) if any(map(_learnt_imdb, runs)) else is_new
+
+
+def _learnt_imdb(opened: run.Run) -> bool:
+    """Whether a run learnt the labels of IMDB's training reviews, or started from `imdb`, which did."""
+    imdb = run.of_package(run.SHIPPED_CLASSIFIER)
+    is_of_imdb = opened.info.corpus_hash == run.open_run(imdb).info.corpus_hash
+    return (is_of_imdb and opened.info.kind != "encoder") or opened.config.train.init_from == str(imdb)
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:
