@@ -160,6 +160,8 @@ def test_an_encoder_may_come_from_other_reviews_and_a_classifier_may_not(
     assert made.corpus.content_hash != run.open_info(encoder).corpus_hash
     with pytest.raises(RunError, match="may have seen what is held out"):
         prepare(tiny(f"data.source={folder}", f"train.init_from={trained}"), "classifier", CPU)
+    with pytest.raises(RunError, match="has learnt labels"):  # which an encoder would hide
+        prepare(tiny(f"train.init_from={trained}"), "encoder", CPU)
 
 
 def test_prediction_with_a_pretrained_run_is_refused_with_a_hint(config_path: Path, tmp_path: Path) -> None:

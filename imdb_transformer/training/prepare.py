@@ -73,6 +73,8 @@ def prepare(
     origins = (*([init_from] if init_from else []), *teachers)
     for path in origins:
         starting_weights.check_finished(path)
+    if init_from and kind == "encoder":
+        starting_weights.check_is_encoder(init_from)
     tokenizer = _tokenizer_of_origins(config, kind, init_from, teachers)
     data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:

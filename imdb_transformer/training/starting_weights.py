@@ -59,6 +59,15 @@ def check_finished(path: Path) -> None:
         )
 
 
+def check_is_encoder(path: Path) -> None:
+    """Raises RunError for a classifier: labels that it learnt would be in an encoder that starts from it."""
+    if run.locate(path)[0].info.kind != "encoder":
+        raise RunError(
+            f"{path} has learnt labels. An encoder must have seen none, because any classifier may start "
+            "from it. Name a run of `imdb-tx pretrain`."
+        )
+
+
 def has_imdb_labels(config: Config, stored: corpus.Corpus) -> bool:
     """Whether a review of training or validation is one of IMDB's labelled training reviews."""
     splits = (rows_of(config.data, stored, name) for name in training_splits(config.data))
@@ -103,7 +112,7 @@ def load_encoder(model: nn.Module, path: Path) -> None:
     in turn ("progressive stacking", Gong et al. 2019).
     """
     weights = _copy_encoder(path, model.get_submodule("encoder"))
-    if isinstance(model, LanguageModel) and run.locate(path)[0].info.kind == "encoder":
+    if isinstance(model, LanguageModel):
         head = {name: torch.from_numpy(weights[name]) for name in HEAD}
         model.load_state_dict(head, strict=False)
 
