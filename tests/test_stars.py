@@ -92,10 +92,13 @@ def test_the_loss_of_stars_is_added_with_its_weight_where_stars_are_known(
     features = ready.model.features(batch.ids, batch.mask)  # type: ignore[operator]
     guesses = ready.model.star_head(features).log_softmax(1)  # type: ignore[operator]
     stars_nats = -sum(guesses[i, STARS.index(rated[texts[i]])] for i in indices if texts[i] in rated)
-    assert 0 < sum(texts[i] in rated for i in indices) < 8
+    num_rated = sum(texts[i] in rated for i in indices)
+    assert 0 < num_rated < 8
     binary = F.cross_entropy(ready.model(batch.ids, batch.mask), batch.labels, reduction="sum")
     torch.testing.assert_close(result["loss"][0], binary + 0.3 * stars_nats)
     assert result["loss"][1] == 8
+    torch.testing.assert_close(result["star_loss"][0], stars_nats)
+    assert result["star_loss"][1] == num_rated
 
 
 def test_the_star_head_leaves_the_other_initial_weights_as_they_are(tiny: Tiny) -> None:

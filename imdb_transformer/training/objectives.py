@@ -53,7 +53,7 @@ def classification(
         guesses = model.star_head(features)
         star_loss = F.cross_entropy(guesses, batch.stars, ignore_index=UNKNOWN, reduction="sum")
         metrics["loss"] = (loss + config.train.star_weight * star_loss, len(labels))
-        metrics["star_loss"] = (star_loss, len(labels))
+        metrics["star_loss"] = (star_loss, batch.num_stars)
     return metrics
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
+from imdb_transformer.data.imdb import UNKNOWN
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.store import run
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     labels: Tensor  # (B,), -1 for none; or (B, C) probabilities
     num_tokens: int  # padding not counted
     stars: Tensor | None = None  # (B,), -1 for unknown
+    num_stars: int = 0  # that are known
 
 
 class Plan(NamedTuple):
@@ -171,9 +173,13 @@ def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batc
     reviews = [split.review(i) for i in rows]
     ids = _to_device(pad(reviews), hardware.device)
     labels = _to_device(split.labels[rows], hardware.device)
-    stars = None if split.stars is None else _to_device(split.stars[rows], hardware.device)
     num_tokens = sum(map(len, reviews)) if len(indices) else 0
-    return Batch(ids, ids != PAD_ID, labels, num_tokens, stars)
+    batch = Batch(ids, ids != PAD_ID, labels, num_tokens)
+    if split.stars is None:
+        return batch
+    stars = split.stars[rows]
+    num_stars = int((stars != UNKNOWN).sum())
+    return batch._replace(stars=_to_device(stars, hardware.device), num_stars=num_stars)
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:
