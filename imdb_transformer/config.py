@@ -120,7 +120,7 @@ class TrainConfig(Section):
     optimizer: Literal["adamw", "muon"] = "muon"
     """`adamw`, or `muon` for the matrices of the blocks and AdamW for all else"""
     muon_lr_scale: PositiveFloat = 1.5
-    """Muon's learning rate divided by the other parameters'"""
+    """Muon's learning rate, as a multiple of `train.lr`"""
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     """after the warm-up: `linear` or `cosine` to zero, `inverse_sqrt` of the step, or `constant`"""
     warmup_fraction: Fraction = 0.1
@@ -136,11 +136,11 @@ class TrainConfig(Section):
     star_weight: NonNegativeFloat = 0.0
     """weight of a second loss: guessing each review's stars, which only IMDB's training reviews have"""
     ema_decay: Fraction = 0.998
-    """decay of the average of the weights; the average is validated and kept; 0: no average"""
+    """largest decay of the average of the weights, which is validated and kept; 0: no average"""
     first_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """share of the first weights in that average at the end; 0: as little as `ema_decay` leaves"""
+    """share of that average that the starting weights keep; 0: as little as `ema_decay` leaves"""
     evals_per_epoch: Width = 2
-    """validations an epoch"""
+    """validations an epoch; with `epochs = 0`, 2 means 1 if there are three epochs or more"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy`, macro `f1` or `loss`, or the `last`"""
     yardstick: bool = True
@@ -155,11 +155,11 @@ class PretrainConfig(Section):
     """Self-supervised training (`imdb-tx pretrain`). Its optimisation is set in [train]."""
 
     objective: Literal["masked", "contrastive", "causal", "causal_backward", "denoise"] = "masked"
-    """`masked`, `contrastive`, `causal`, `causal_backward` or `denoise`: what is guessed, and from what"""
+    """what is guessed: `masked`, `contrastive`, `causal`, `causal_backward` or `denoise`"""
     mask_fractions: tuple[Share, Share] = Field((0.3, 0.15), strict=False)
     """shares of tokens hidden behind `[MASK]` in the first and the last step; linear in between"""
     num_candidates: Annotated[int, Field(ge=16, lt=2**31)] = 2048
-    """mean number of sampled ids in a batch's softmax, instead of the whole vocabulary"""
+    """how many ids a batch's softmax samples from the vocabulary, on average at most"""
 
 
 class Config(Section):
