@@ -8,7 +8,7 @@ From Python:
     evaluate("runs/mine").accuracy
     predictor = Predictor.load("runs/mine")
     predictor("I laughed, I cried.").label  # 'pos'
-    predictor.probabilities(["one review", "another"])  # an array: a row a review, a column a class
+    predictor.probabilities(["one review", "another"])  # one row per review, one column per class
     for prediction in predictor(many_reviews): ...  # a stream: as many as you like
 """
 

@@ -19,7 +19,7 @@ imdb-tx runs --prune""")
 def runs(folder: RunsFolder = options.RUNS, prune: Prune = False, as_json: options.Json = False) -> None:
     """List runs, and say how to continue those that were interrupted.
 
-    Pruned runs can still predict and be evaluated. They cannot be trained further.
+    Pruned runs can still predict and be evaluated. They can no longer repeat their last part.
     """
     from imdb_transformer.report import summaries
     from imdb_transformer.store import upkeep

@@ -75,8 +75,8 @@ class Predictor:
         """The predictor of runs (their best checkpoints), checkpoints or exported files.
 
         `device`: "auto" uses a GPU if there is one, unless the run was trained with "cpu". `exact`: compute
-        in fp32 even if bf16 is faster. `few`: for a few texts, compute in fp32 without torch, which takes
-        longer to import than they take. `threshold`: the probability from which the second of two classes is
+        in fp32 even if bf16 is faster. `few`: compute in fp32 without torch. For a few texts this takes less
+        time than the import of torch. `threshold`: the probability from which the second of two classes is
         predicted; without it, the more probable class. Raises RunError and ConfigError.
         """
         if not paths:
