@@ -88,7 +88,7 @@ def test_a_run_on_the_users_table_is_named_after_it(tmp_path: Path, monkeypatch:
     split = tmp_path / "split.set"
     split.mkdir()
     assert run_name("base", "base.toml", str(split)) == "base"
-    (split / "train.csv").touch()
+    (split / "Train.CSV").touch()
     assert run_name("base", "base.toml", f"{split}/") == "split.set"
     monkeypatch.chdir(split)
     assert run_name("base", "base.toml", ".", ending="-nb") == "split.set-nb"

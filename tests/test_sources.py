@@ -73,8 +73,17 @@ def test_jsonl_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("text,text,label\na,b,x\nc,d,y\n")
-    with pytest.raises(DataError, match="several columns 'text'"):
+    with pytest.raises(DataError, match=r"several columns 'text': rename the others in the file\.$"):
         read(tmp_path / "r.csv")
+
+
+def test_quotes_after_a_blank_are_quotes_if_the_header_has_blanks(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text('text, label\n"good, and long", "a b"\n bad, x\n')
+    reviews = read(tmp_path / "r.csv")
+    assert reviews.classes == ("a b", "x")
+    assert reviews.splits["train"].texts == ["good, and long", "bad"]
+    (tmp_path / "r.csv").write_text("text,label\n good, x\nbad,y\n")  # blanks that belong to cells
+    assert read(tmp_path / "r.csv").splits["train"].texts == [" good", "bad"]
 
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
@@ -500,6 +509,24 @@ def test_class_folders_may_have_validation_and_another_encoding(tmp_path: Path) 
     with pytest.warns(DataWarning, match="rows left out: 5"):
         read = sources.read(DataConfig(source=str(tmp_path), bad_rows="skip"))
     assert read.splits["train"].texts == ["plain, too", "and this"]
+
+
+def test_class_folders_take_the_names_of_splits_that_tables_take(tmp_path: Path) -> None:
+    for path in ("Training/neg/1.TXT", "Training/pos/2.txt", "evaluation/neg/3.txt", "evaluation/pos/4.txt"):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
+    unlabelled = tmp_path / "Training" / "unsupervised" / "5.txt"
+    unlabelled.parent.mkdir()
+    unlabelled.write_text("none")
+    (tmp_path / "val.csv").write_text("text,label\ngood,pos\n")
+    with pytest.warns(DataWarning, match=r"not read: val\.csv\. train/CLASS folders are read instead"):
+        reviews = read(tmp_path)
+    assert reviews.classes == ("neg", "pos")
+    assert {name: rows.texts for name, rows in reviews.splits.items()} == {
+        "train": ["Training/neg/1.TXT", "Training/pos/2.txt"], "unsupervised": ["none"],
+        "test": ["evaluation/neg/3.txt", "evaluation/pos/4.txt"],
+    }  # fmt: skip
 
 
 def test_a_byte_order_mark_is_no_text_and_decides_the_encoding(tmp_path: Path) -> None:

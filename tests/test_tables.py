@@ -170,16 +170,19 @@ def test_rows_beyond_the_size_that_a_workbook_states_are_read(tmp_path: Path) ->
         ]
 
 
-@pytest.mark.parametrize("numbers", [(1, 2**70, 3), (2**70, 1, 3)])
-def test_a_row_with_a_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("numbers", [(1, 2**70, 3), (2**70, 1, 3), (0.5, 2**54 + 1, 2.5)])
+def test_a_row_with_a_number_that_its_column_cannot_hold_is_a_bad_row(
+    tmp_path: Path, numbers: tuple[float, ...]
+) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("".join(f'{{"text": "t", "n": {number}}}\n' for number in numbers))
-    line = numbers.index(2**70) + 1
+    line = numbers.index(max(numbers)) + 1
     with pytest.raises(DataError, match=f"line {line} does not fit the table's columns"):
         rows_of(path)
     reported: list[str] = []
     _, blocks = open_table(path, {"text": "--text"}, bad_row=reported.append)
-    assert [row["n"] for batch, _ in blocks for row in batch.to_pylist()] == [1, 3]
+    others = [number for number in numbers if number != max(numbers)]
+    assert [row["n"] for batch, _ in blocks for row in batch.to_pylist()] == others
     assert len(reported) == 1
 
 

@@ -17,8 +17,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from imdb_transformer.data.layouts import is_hidden
-from imdb_transformer.data.reviews import SPLIT_ALIASES, Report, Reviews, RowsBySplit, from_label_names
+from imdb_transformer.data.layouts import is_hidden, split_of_name
+from imdb_transformer.data.reviews import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Report,
+    Reviews,
+    RowsBySplit,
+    from_label_names,
+)
 from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
@@ -30,7 +37,8 @@ MAX_DOWNLOAD_BYTES = 1 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-REVIEW = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev)/[^/]+/[^/]+\.txt$")
+UNLABELLED = ("unsup", "unsupervised")  # folders of a split; the first is the official archive's
+REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
 READING = "reading file"
 
 
@@ -94,8 +102,10 @@ class _Guarded:
 def root_of_tree(folder: Path, split: str = "train") -> Path | None:
     """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
     roots = (folder, folder / "aclImdb")
-    paths = ((root, path) for root in roots for path in root.glob(f"{split}/*/*.txt"))
-    return next((root for root, path in paths if _is_review(path.relative_to(root))), None)
+    folders = ((root, path) for root in roots if root.is_dir() for path in sorted(root.iterdir()))
+    of_split = ((root, path) for root, path in folders if split_of_name(path) == split)
+    files = ((root, file) for root, path in of_split for file in path.glob("*/*"))
+    return next((root for root, file in files if _is_review(file.relative_to(root))), None)
 
 
 def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
@@ -104,7 +114,7 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
     `bad_row` is called for each file that is not in the encoding, or in a class that train lacks. If it
     returns, the file is left out. With `classes` the split `train` may be missing.
     """
-    paths = [path for path in sorted(root.glob("*/*/*.txt")) if _is_review(path.relative_to(root))]
+    paths = [path for path in sorted(root.glob("*/*/*")) if _is_review(path.relative_to(root))]
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
     )
@@ -146,7 +156,7 @@ def _collect(
         except UnicodeDecodeError:
             bad_row(f"{origin}: {path} {undecodable(used)}")
             continue
-        split = "unsupervised" if folder == "unsup" else SPLIT_ALIASES.get(split, split)
+        split = "unsupervised" if folder.lower() in UNLABELLED else split_of_name(Path(split))
         rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))
     if not rows:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")

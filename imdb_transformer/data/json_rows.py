@@ -66,7 +66,8 @@ def _parsed(text: str, encoding: str) -> Any:
 
 def type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of most of them: rows with others are reported on conversion."""
-    for kind in (None, pa.uint64()):  # the latter for numbers of 64 bits without a sign, such as hashes
+    are_integers = all(isinstance(value, int) for value in values if value is not None)
+    for kind in (None, pa.uint64()) if are_integers else (None,):  # hashes have 64 bits without a sign
         with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; too large
             return with_leaves(pa.array(values, kind).type, TEXT_FOR_NULL)
     values = [value for value in values if value is not None and value == value]  # NaN is missing

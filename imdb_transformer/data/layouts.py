@@ -2,12 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
-from imdb_transformer.errors import DataError
+from imdb_transformer.errors import DataError, warn
 from imdb_transformer.store import run
 
 HEADER = re.compile(r"\s*---\n.*?\n---", re.DOTALL)  # of a README.md on the hub
@@ -80,6 +80,12 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
             split = ""
         files.setdefault(split, []).append(folder / name)
     return files
+
+
+def warn_of_unread(folder: Path, files: Iterable[Path], reason: str) -> None:
+    """Names the files of a folder that are not read, if there are any."""
+    if names := ", ".join(sorted(str(path.relative_to(folder)) for path in files)):
+        warn(f"{folder}: not read: {names:.200}. {reason}")
 
 
 def is_read(name: Path) -> bool:

@@ -145,7 +145,12 @@ def read_delimited(
         raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
-    reader = csv.reader(chain(["\n"] * num_before, [first], lines), delimiter=delimiter, strict=True)
+    # A header with a blank after each delimiter is of a table whose quotes may follow a blank, too.
+    has_blanks = first.count(delimiter) == first.count(f"{delimiter} ") > 0
+    reader = csv.reader(
+        chain(["\n"] * num_before, [first], lines), delimiter=delimiter, strict=True,
+        skipinitialspace=has_blanks,
+    )  # fmt: skip
     names = next(filter(None, reader), [])
     return names, _rows_of(reader, names, encoding, bad_row)
 

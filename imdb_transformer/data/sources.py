@@ -93,6 +93,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
     if root:
+        tables_beside = filter(tables.is_table, filter(layouts.split_of_name, root.iterdir()))
+        layouts.warn_of_unread(root, tables_beside, "train/CLASS folders are read instead.")
         return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     files = layouts.tables_by_split(folder, Path(config.data_dir))
     in_folder = [path for path in chain(*files.values()) if path.parent == folder]
@@ -112,9 +114,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
         raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
     read_files = {*chain(*files.values())}
     others = [path for path in folder.iterdir() if layouts.split_of_name(path) and path.is_file()]
-    if unread := sorted(str(path.relative_to(folder)) for path in {*unnamed, *others} - read_files):
-        names = ", ".join(unread)
-        warn(f"{folder}: not read: {names:.200}. The names of the others say which split they are.")
+    unread = {*unnamed, *others} - read_files
+    layouts.warn_of_unread(folder, unread, "The names of the others say which split they are.")
     return _read_tables(files, config, classes, bad_row)
 
 

@@ -190,12 +190,13 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
     """Raises DataError unless each required column exists exactly once."""
     missing = [column for column in wanted if names.count(column) != 1]
     if missing:
-        several = [column for column in missing if column in names]
-        what = "several columns" if several else "no columns" if len(missing) > 1 else "no column"
+        if several := [column for column in missing if column in names]:
+            raise DataError(f"{origin} has several columns {several[0]!r}: rename the others in the file.")
+        what = "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
         listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
         raise DataError(
-            f"{origin} has {what} {' and '.join(map(repr, several or missing))}; it has: {listed}. "
+            f"{origin} has {what} {' and '.join(map(repr, missing))}; it has: {listed}. "
             f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}.{_about_sheets(origin)}"
         )
 

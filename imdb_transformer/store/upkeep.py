@@ -25,7 +25,7 @@ def run_name(usual: str, config: str, source: str, *, ending: str = "") -> str:
     """
     path = Path(source)
     is_table = path.is_file() and not path.name.endswith((".tar.gz", ".tgz", ".tar"))
-    if Path(config).is_file() or not (is_table or any(path.glob("train.*"))):
+    if Path(config).is_file() or not (is_table or any(path.glob("[Tt][Rr][Aa][Ii][Nn].*"))):
         return usual
     name = path.name.split(".")[0] if is_table else path.resolve().name
     name = "-".join(name.split())  # it needs no quotes
