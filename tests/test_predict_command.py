@@ -13,7 +13,7 @@ import pytest
 
 from imdb_transformer import config_file
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference import predicted_tables
+from imdb_transformer.inference import table_formats
 from imdb_transformer.store import run
 from tests.conftest import accept_config, imdb_tx
 
@@ -130,7 +130,7 @@ def test_no_reviews_give_an_empty_result(trained: Path, tmp_path: Path, name: st
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_the_input_is_replaced_only_by_force(trained: Path, tmp_path: Path, ending: str) -> None:
     path, link = tmp_path / f"r{ending}", tmp_path / f"link{ending}"
-    predicted_tables.write_tables([table := pa.table({"text": ["a good film"]})], table.schema, path)
+    table_formats.write_tables([table := pa.table({"text": ["a good film"]})], table.schema, path)
     link.symlink_to(path)
     before = path.read_bytes()
     options = ["predict", "--run", trained, "--input", path, "--output", link]

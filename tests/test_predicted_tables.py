@@ -18,7 +18,7 @@ from imdb_transformer.data.reviews import Report, refuse
 from imdb_transformer.data.rows import iter_lines
 from imdb_transformer.data.tables import open_table
 from imdb_transformer.errors import ConfigError, DataError
-from imdb_transformer.inference import predicted_tables
+from imdb_transformer.inference import predicted_tables, table_formats
 from imdb_transformer.inference.predictor import Prediction, Predictor
 from tests.conftest import imdb_tx
 
@@ -32,7 +32,7 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
         predicted_tables.with_predictions(part, list(predictor(part.column("text").to_pylist())), schema)
         for part in (table[:1], table[1:])
     ]
-    predicted_tables.write_tables(predicted, schema, path)
+    table_formats.write_tables(predicted, schema, path)
     out = read_table(path)
     assert out.column_names == ["id", "text", "predicted_label", "probability"]
     assert out.column("text").to_pylist() == table.column("text").to_pylist()
@@ -49,26 +49,26 @@ def test_bytes_are_refused_before_the_work_where_the_format_has_only_text(
     tmp_path: Path, suffix: str, kind: pa.DataType
 ) -> None:
     schema = pa.schema({"text": pa.string(), "image": kind})
-    predicted_tables.check_output(tmp_path / "out.parquet", schema)
+    table_formats.check_output(tmp_path / "out.parquet", schema)
     with pytest.raises(ConfigError, match=r"cannot hold column 'image' \(.*\); write \.parquet"):
-        predicted_tables.check_output(tmp_path / f"out{suffix}", schema)
+        table_formats.check_output(tmp_path / f"out{suffix}", schema)
 
 
 def test_a_type_that_csv_does_not_have_is_refused_before_the_work(tmp_path: Path) -> None:
     schema = pa.schema({"text": pa.string(), "id": pa.uuid()})
     with pytest.raises(ConfigError, match=r"column 'id' \(.*uuid.*\); write \.jsonl or \.parquet"):
-        predicted_tables.check_output(tmp_path / "out.csv", schema)
+        table_formats.check_output(tmp_path / "out.csv", schema)
     ids = pa.array([b"0123456789abcdef"], pa.uuid())
     table = pa.table({"text": ["good"], "id": ids})
     for suffix in (".jsonl", ".parquet"):
-        predicted_tables.check_output(tmp_path / f"out{suffix}", schema)
-        predicted_tables.write_tables([table], schema, tmp_path / f"out{suffix}")
+        table_formats.check_output(tmp_path / f"out{suffix}", schema)
+        table_formats.write_tables([table], schema, tmp_path / f"out{suffix}")
     assert json.loads((tmp_path / "out.jsonl").read_text())["id"] == str(ids[0].as_py())
 
 
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "n": [math.nan, 1.5], "m": [[math.inf], [2.0]]})
-    predicted_tables.write_tables([table], table.schema, tmp_path / "out.jsonl")
+    table_formats.write_tables([table], table.schema, tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["n"], row["m"]) for row in rows] == [(None, [None]), (1.5, [2.0])]
 
@@ -86,11 +86,23 @@ def test_a_value_that_a_format_does_not_have_is_refused_before_its_part_is_predi
             predictor, [table], table.schema, "text", output, {}, resume=False
         )
         if suffix == ".jsonl":
-            with pytest.raises(DataError, match=r"\.jsonl cannot hold a value \(.*\); write \.parquet"):
+            with pytest.raises(
+                DataError, match=r"\.jsonl cannot hold a value of column 'at'; write \.parquet"
+            ):
                 list(written)
+            assert not predicted_tables.parts_folder(output).exists()
         else:
             assert list(written) == [(True, 2)]
             assert read_table(output).schema.names == schema.names
+
+
+def test_a_date_that_csv_would_spell_as_an_error_is_refused() -> None:
+    far = pa.array([0, 10**18], pa.timestamp("us"))
+    with pytest.raises(DataError, match=r"\.csv cannot hold a value of column 'at'"):
+        table_formats.check_values(pa.table({"at": far}), ".csv")
+    message = pa.array(["<value out of range: 1>"])  # a text may say so
+    table_formats.check_values(pa.table({"text": message, "at": far[:1]}), ".csv")
+    table_formats.check_values(pa.table({"at": far}), ".parquet")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +191,7 @@ def test_json_is_written_as_it_was_read(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     schema, parts = predicted_tables.open_reviews(path, "text")
-    predicted_tables.write_tables(parts, schema, tmp_path / "out.jsonl")
+    table_formats.write_tables(parts, schema, tmp_path / "out.jsonl")
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
 
 
@@ -247,7 +259,7 @@ def test_a_text_over_the_size_limit_is_reported_by_its_row(
     else:
         schema = pa.schema({"text": pa.string(), "label": pa.string()})
         table = pa.table({"text": texts, "label": ["x", "y", "x"]}, schema=schema)
-        predicted_tables.write_tables([table], schema, path)
+        table_formats.write_tables([table], schema, path)
         with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
             sources.read(DataConfig(source=str(path)))
     with pytest.raises(DataError, match=rf"r\{suffix}: {where} has more than 1,000 bytes"):
@@ -287,15 +299,15 @@ def test_bad_input_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 2 has no 'text'"):
         texts_of(tmp_path / "r.parquet")
     with pytest.raises(ConfigError, match=r"\.csv"):
-        predicted_tables.check_output(tmp_path / "out.xls", pa.schema({}))
+        table_formats.check_output(tmp_path / "out.xls", pa.schema({}))
     with pytest.raises(ConfigError, match="no folder"):
-        predicted_tables.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
+        table_formats.check_output(tmp_path / "none" / "out.csv", pa.schema({}))
     with pytest.raises(ConfigError, match="several columns ''"):
-        predicted_tables.check_output(
+        table_formats.check_output(
             tmp_path / "out.csv", pa.schema([("text", pa.string()), *[("", pa.string())] * 2])
         )
     with pytest.raises(ConfigError, match=r"'tags' \(list<.*; write \.jsonl or \.parquet"):
-        predicted_tables.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
+        table_formats.check_output(tmp_path / "out.csv", pa.table({"tags": [["a"]]}).schema)
 
 
 TEXTS = st.lists(
@@ -311,7 +323,7 @@ def test_any_text_survives_writing_and_reading(tmp_path: Path, suffix: str, text
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": texts})
     out = predicted_tables.output_schema(table.schema)
     predictions = [Prediction("pos", 0.5 + i / 100, text, {}) for i, text in enumerate(texts)]
-    predicted_tables.write_tables([predicted_tables.with_predictions(table, predictions, out)], out, path)
+    table_formats.write_tables([predicted_tables.with_predictions(table, predictions, out)], out, path)
     assert texts_of(path) == texts
     read = read_table(path)
     assert read.column("id").to_pylist() == table.column("id").to_pylist()

@@ -179,11 +179,11 @@ def _typed(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 def write_rows(request: Request, source: Path, output: Path, *, resume: bool, force: bool) -> None:
     """Writes the rows with their predictions."""
-    from imdb_transformer.inference import predicted_tables
+    from imdb_transformer.inference import predicted_tables, table_formats
 
     column, encoding = request.text_column, request.encoding
     with _opened(source, request, keeps_all=True) as (schema, parts):
-        predicted_tables.check_output(output, schema, source, force=force)
+        table_formats.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
         if column in predicted_tables.added_columns(classes):

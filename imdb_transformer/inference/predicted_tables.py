@@ -1,26 +1,25 @@
 """Reads tables of reviews in parts, and writes them with their predictions. Writing can be resumed."""
 
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pyarrow import csv, feather, parquet
+from pyarrow import feather
 
 from imdb_transformer import __version__
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import Report, refuse
 from imdb_transformer.data.suggestions import suggested_options
-from imdb_transformer.errors import ConfigError, DataError, reason_of
+from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
-from imdb_transformer.store.files import check_writable, whole_file, write_whole
+from imdb_transformer.inference.table_formats import check_values, write_tables
+from imdb_transformer.store.files import whole_file, write_whole
 from imdb_transformer.store.locks import locked
 
-WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 CALL = "call.json"
 
 
@@ -51,45 +50,6 @@ def open_reviews(
     return schema, (pa.Table.from_batches([batch]) for batch, _ in whole)
 
 
-def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, force: bool = False) -> None:
-    """Raises ConfigError, or OSError, if `write_tables` cannot write rows of this schema to such a file.
-
-    Without `force`, it also refuses to replace the file `source` of the rows.
-    """
-    check_writable("--output", path, WRITTEN)
-    suffix, problem = path.suffix.lower(), ""
-    twice = [name for name in schema.names if schema.names.count(name) > 1]
-    unfit = [field for field in schema if not _can_hold(suffix, field.type)]
-    if not force and source is not None and path.exists() and source.exists() and path.samefile(source):
-        problem = "it is the input; --force replaces it"
-    elif twice:
-        problem = f"the input has several columns {twice[0]!r}; name them differently"
-    elif unfit:
-        fit = [each for each in (".jsonl", ".parquet") if all(_can_hold(each, f.type) for f in schema)]
-        advice = f"write {' or '.join(fit)}" if fit else "leave the column out"
-        problem = f"it cannot hold column {unfit[0].name!r} ({unfit[0].type!s:.60}); {advice}"
-    if problem:
-        raise ConfigError(f"--output {path}: {problem}.")
-
-
-def _can_hold(suffix: str, kind: pa.DataType) -> bool:
-    """Whether a format has values of this type. Only Parquet has bytes."""
-    if suffix != ".parquet" and _has_bytes(kind):
-        return False
-    with suppress(DataError):
-        check_values(pa.schema([("", kind)]).empty_table(), suffix)
-        return True
-    return False
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    kinds = pa.types
-    if kinds.is_dictionary(kind):
-        return _has_bytes(kind.value_type)
-    is_bytes = kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind)
-    return is_bytes or any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
-
-
 def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
     """The columns of an input, then those of the predictions, which replace columns of the same name.
 
@@ -116,50 +76,6 @@ def with_predictions(
     added |= {f"probability_{name}": [p.probabilities[name] for p in predictions] for name in classes}
     columns = [added[name] if name in added else table.column(name) for name in out.names]
     return pa.table(columns, schema=out)
-
-
-def write_tables(parts: Iterable[pa.Table], out: pa.Schema, path: Path) -> None:
-    """Writes tables to a file, whole or not at all, in its suffix's format."""
-    with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
-        for part in parts:
-            write(part)
-
-
-@contextmanager
-def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], Any]]:
-    if suffix == ".parquet":
-        with parquet.ParquetWriter(path, schema) as writer:
-            yield writer.write_table
-    elif suffix == ".jsonl":
-        with path.open("w", encoding="utf-8") as file:
-            yield lambda table: file.writelines(
-                json.dumps(_finite(row), ensure_ascii=False, default=str) + "\n" for row in table.to_pylist()
-            )
-    else:
-        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
-        with csv.CSVWriter(path, schema, write_options=options) as writer:
-            yield writer.write_table
-
-
-def check_values(part: pa.Table, suffix: str) -> None:
-    """Raises DataError if a format cannot hold a value, such as a date after the year 9999 in JSON."""
-    try:
-        if suffix == ".jsonl":
-            part.to_pylist()
-        else:
-            write = parquet.write_table if suffix == ".parquet" else csv.write_csv
-            write(part, pa.BufferOutputStream())
-    except (pa.ArrowException, OverflowError, ValueError) as error:
-        raise DataError(f"{suffix} cannot hold a value ({reason_of(error)}); write .parquet.") from None
-
-
-def _finite(value: Any) -> Any:
-    """The value with null in place of NaN and infinite numbers, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def describe_call(
@@ -234,7 +150,11 @@ def claimed(output: Path, call: dict[str, Any], *, resume: bool) -> Iterator[Pat
             for path in folder.iterdir():
                 path.unlink()
             write_whole(folder / CALL, json.dumps(call, indent=1).encode())
-        yield folder
+        try:
+            yield folder
+        finally:
+            if not any(folder.glob("*.arrow")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def parts_folder(output: Path) -> Path:
