@@ -126,6 +126,13 @@ def test_word_dropout_drops_its_share_of_each_review_and_keeps_the_order() -> No
     torch.testing.assert_close(left[1:], torch.full((40,), 30 / 40), rtol=0, atol=0.1)
 
 
+def test_word_dropout_leaves_a_token_of_each_review() -> None:
+    ids = torch.tensor([[1, 2, 3], [4, 0, 0]])
+    fewer, mask = drop_words(ids, ids != 0, 1 - 1e-9)  # 3 of 3 tokens, after rounding
+    assert mask.sum(1).tolist() == [1, 1]
+    assert fewer[1].tolist() == [4]
+
+
 def test_word_dropout_shortens_reviews_in_training_only() -> None:
     model = classifier(small(word_dropout=0.5))
     ids, mask = a_batch([20, 9], 20)

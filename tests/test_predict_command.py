@@ -165,10 +165,14 @@ def test_a_page_is_written_though_the_reader_of_stdout_leaves(trained: Path, tmp
     assert "a good film" in re.sub(r"<[^>]*>", "", page.read_text())
 
 
-@pytest.mark.parametrize(("target", "code"), [(">/dev/full", 6), ("| true", 0)])
-def test_unwritable_stdout_ends_with_a_documented_code(trained: Path, target: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("target", "unbuffered", "code"), [(">/dev/full", "", 6), (">/dev/full", "1", 6), ("| true", "", 0)]
+)
+def test_unwritable_stdout_ends_with_a_documented_code(
+    trained: Path, target: str, unbuffered: str, code: int
+) -> None:
     command = f"{sys.executable} -m imdb_transformer verify {trained} {target}"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     ended = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False, env=environment
     )

@@ -146,7 +146,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(trained: Path, tmp_path: 
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     told = imdb_tx("train", "--resume", folder, "--json")
     assert told.exit_code == 0, told.output
-    assert f"{folder} is finished already" in told.stderr
+    assert f"{folder} is finished: no step was left" in told.stderr
     assert json.loads(told.stdout)["num_steps"] > 0
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -205,6 +205,19 @@ def test_previous_can_be_resumed_if_a_damaged_last_was_deleted(tiny: Tiny, tmp_p
     resumed = imdb_tx("train", "--resume", checkpoints / "previous")
     assert resumed.exit_code == 0, resumed.output
     assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
+
+
+def test_a_training_continues_from_last_by_its_name_and_not_from_best(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "run", stop_after=7)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    refused = imdb_tx("train", "--resume", checkpoints / "best")
+    assert "To continue, name the run." in str(refused.exception)
+    assert imdb_tx("train", "--resume", checkpoints / "last").exit_code == 0
+    imdb_tx("runs", tmp_path, "--prune")
+    for name in ("last", "previous"):
+        refused = imdb_tx("train", "--resume", checkpoints / name)
+        assert "was deleted to free space" in str(refused.exception)
 
 
 def steps(folder: Path) -> tuple[int, int]:

@@ -65,7 +65,7 @@ def test_a_pruned_run_is_smaller_and_whole_and_predicts(runs: Path) -> None:
     assert not any(verify(folder).values())
     assert imdb_tx("predict", "--run", folder, "a good film").exit_code == 0
     assert result_of(folder).validation == ended.validation
-    assert "is finished already" in imdb_tx("train", "--resume", folder).stderr
+    assert "is finished: no step was left" in imdb_tx("train", "--resume", folder).stderr
     assert "freed" not in imdb_tx("runs", runs, "--prune").stderr
 
 
@@ -160,6 +160,18 @@ def test_a_run_with_a_damaged_best_checkpoint_is_not_pruned(runs: Path) -> None:
         imdb_tx("runs", runs, "--prune")
     assert (runs / "classifier" / "checkpoints" / "last").exists()
     assert not (runs / "encoder" / "checkpoints" / "last").exists()
+
+
+def test_a_run_that_cannot_be_pruned_is_named_and_the_others_are_pruned(runs: Path) -> None:
+    with locked(runs / "classifier"), pytest.warns(DataWarning, match="classifier was not pruned: "):
+        imdb_tx("runs", runs, "--prune")
+    assert (runs / "classifier" / "checkpoints" / "last").exists()
+    assert not (runs / "encoder" / "checkpoints" / "last").exists()
+
+
+def test_a_run_in_the_place_of_a_folder_of_runs_is_named(runs: Path) -> None:
+    refused = imdb_tx("runs", runs / "classifier")
+    assert str(refused.exception) == f"{runs / 'classifier'} is a run. Name the folder that it is in: {runs}."
 
 
 def test_a_pruned_run_shows_the_cost_of_its_whole_training(tiny: Tiny, tmp_path: Path) -> None:

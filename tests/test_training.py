@@ -216,7 +216,10 @@ def test_python_trains_silently_and_resumes_only_the_same_recipe(
         result = threads.submit(imdb_transformer.train, config, tmp_path / "run").result()
     assert capfd.readouterr() == ("", "")
     assert result.num_steps == result_of(str(tmp_path / "run")).num_steps > 0
-    assert imdb_transformer.train(config, tmp_path / "run", resume=True) == result  # finished already
+    state = torch.get_rng_state()
+    assert imdb_transformer.train(config, tmp_path / "run", resume=True) == result  # finished before
+    imdb_transformer.train(config, tmp_path / "again")
+    assert torch.equal(torch.get_rng_state(), state)
     assert imdb_transformer.train(None, tmp_path / "run", resume=True) == result
     with pytest.raises(RunError, match="with another config"):
         imdb_transformer.train(load_config(str(config_path)), tmp_path / "run", resume=True)

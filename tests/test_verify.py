@@ -70,6 +70,8 @@ def test_a_missing_part_of_a_finished_run_is_reported(copy: Path, name: str) -> 
     path = copy / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert [part for part, problem in verify(copy).items() if problem] == [name]
+    (path / "checkpoint.json" if path.suffix == "" else path).mkdir(parents=True)  # a folder is no file
+    assert [part for part, problem in verify(copy).items() if problem] == [name]
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(

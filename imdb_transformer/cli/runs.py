@@ -22,10 +22,12 @@ def runs(folder: RunsFolder = options.RUNS, prune: Prune = False, as_json: optio
     Pruned runs can still predict and be evaluated. They can no longer repeat their last part.
     """
     from imdb_transformer.report import summaries
-    from imdb_transformer.store import upkeep
+    from imdb_transformer.store import run, upkeep
 
     if folder != options.RUNS and not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}.")
+    if (folder / run.INFO).exists():
+        raise ConfigError(f"{folder} is a run. Name the folder that it is in: {folder.parent}.")
     if prune:
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")

@@ -182,13 +182,14 @@ def _remedy(error: object) -> str:
 def _resource_sentence(error: Exception) -> str | None:
     """A message for a full disk, exhausted memory or an unusable file; None for all other errors."""
     detail = reason_of(error, 1000)
-    file = getattr(error, "filename", None) or "A file"
+    file = getattr(error, "filename", None) or "standard output, or a file,"
+    reason = getattr(error, "strerror", None) or detail
     if any(sign in detail for sign in OUT_OF_DISK):
         return (
-            f"The disk is full: {file} cannot be written ({detail}). Free some space; other files are whole."
+            f"The disk is full: {file} cannot be written ({reason}). Free some space; other files are whole."
         )
     if isinstance(error, MemoryError) or any(sign in detail for sign in OUT_OF_MEMORY):
         return "Memory ran out. A smaller train.batch_tokens or tokenizer.max_length needs less."
     if isinstance(error, OSError):
-        return f"{file} cannot be read or written: {error.strerror or detail}."
+        return f"{file} cannot be read or written: {reason}."
     return None

@@ -100,7 +100,7 @@ def _finish(folder: Path, steps: "Iterator[Update]", world: "World") -> "Trainin
     if world.is_first:
         steps = with_page(steps, folder)
     if (first := next(steps, None)) is None:
-        screen.note(f"{folder} is finished already")
+        screen.note(f"{folder} is finished: no step was left")
         return result_of(folder)
     done, total = first.step - 1, first.num_steps
     opened, _ = run.locate(folder)

@@ -84,7 +84,7 @@ def read_meta(folder: Path, *, tokenizer_hash: str) -> Checkpoint:
     path = folder / META
     try:
         meta = read_json(path, Checkpoint)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise RunError(f"{folder} holds no checkpoint ({META} is missing).") from None
     except ValueError:
         raise RunError(f"{path} is damaged.") from None

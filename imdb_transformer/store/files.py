@@ -60,16 +60,17 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 
 @contextmanager
-def errors_name(path: Path, *aliases: Path) -> Iterator[None]:
-    """Adds `path` to errors that name no file, and replaces `aliases` by it.
+def errors_name(path: Path, alias: Path | None = None) -> Iterator[None]:
+    """Adds `path` to errors that name no file, and puts it in place of `alias` in those that do.
 
     When the disk is full, the system does not name the file.
     """
     try:
         yield
     except Exception as error:
-        if getattr(error, "filename", None) in (None, *map(str, aliases)):
-            error.filename = str(path)  # type: ignore[attr-defined]
+        name = getattr(error, "filename", None)
+        if name is None or str(name).startswith(str(alias)):
+            error.filename = f"{path}{str(name or alias).removeprefix(str(alias))}"  # type: ignore[attr-defined]
         raise
 
 

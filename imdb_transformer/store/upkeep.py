@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from imdb_transformer.errors import RunError, warn
+from imdb_transformer.errors import RunError, reason_of, warn
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 
@@ -60,10 +60,16 @@ def runs_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def prune(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Prunes the finished runs below a folder; yields each run and the bytes that were freed."""
-    for listed in runs_in(folder):
-        if freed := prune_run(run.open_run(Path(listed["run"]))):
-            yield Path(listed["run"]), freed
+    """Prunes the finished runs below a folder; yields each run and the bytes that were freed.
+
+    Warns of a run that cannot be pruned.
+    """
+    for path in (Path(listed["run"]) for listed in runs_in(folder)):
+        try:
+            if freed := prune_run(run.open_run(path)):
+                yield path, freed
+        except (RunError, OSError) as error:
+            warn(f"{path} was not pruned: {reason_of(error)}")
 
 
 def prune_run(opened: run.Run) -> int:
@@ -169,8 +175,8 @@ def _problem(check: Callable[..., None], *arguments: Any) -> str:
 def _check_metrics(opened: run.Run) -> None:
     path = opened.folder / metrics.FILE_NAME
     is_finished = opened.info.status == "finished"
-    if not path.exists():
-        if is_finished and opened.info.kind != "linear":
+    if not path.is_file():
+        if path.exists() or (is_finished and opened.info.kind != "linear"):
             raise RunError(f"{path} is missing.")
         return
     lines = metrics.parsed(opened.folder)

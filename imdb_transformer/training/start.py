@@ -117,12 +117,14 @@ def begin(
 
 
 def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName]:
-    """The run and the checkpoint to continue from. `path` is the run, or its checkpoint `previous`.
+    """The run and the checkpoint to continue from. `path` is the run, or its checkpoint `last` or `previous`.
 
     Raises RunError if the run is of another kind.
     """
-    from_previous = path.name == run.PREVIOUS and run.is_checkpoint(path)
-    opened = run.open_run(path.parent.parent if from_previous else path)
+    opened, _ = run.locate(path)
+    name = path.name if run.is_checkpoint(path) else run.LAST
+    if name == "best":
+        raise RunError(f"{path} has only weights to predict with. To continue, name the run.")
     if opened.is_shipped:
         raise RunError(
             f"{path} comes with the package and is finished. A new run can start from it: --init-from {path}"
@@ -132,7 +134,7 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
         if command := run.COMMANDS.get(opened.info.kind):
             hint = f"continue it with: {command_line(command, '--resume', opened.folder)}"
         raise RunError(f"{opened.folder} was made by another command; {hint}.")
-    return opened, run.PREVIOUS if from_previous else run.LAST
+    return opened, run.PREVIOUS if name == run.PREVIOUS else run.LAST
 
 
 def check_unchanged(opened: run.Run, config: Config, teachers: Sequence[Path]) -> None:

@@ -5,9 +5,11 @@ Several processes started by `torchrun` call the same functions and train one ru
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
 
 from imdb_transformer.config import Config
@@ -56,9 +58,10 @@ def train(
     See `trainings` and `training_steps` for the options and the errors.
     """
     origins = tuple(map(Path, [teachers] if isinstance(teachers, str | PathLike) else teachers))
-    for _, steps in trainings(config, Path(folder), teachers=origins, resume=resume):
-        for _ in steps:
-            pass
+    with _own_random_numbers():
+        for _, steps in trainings(config, Path(folder), teachers=origins, resume=resume):
+            for _ in steps:
+                pass
     return result_of(folder)
 
 
@@ -70,9 +73,15 @@ def pretrain(
     With a `teacher`, a run of `pretrain`, it also learns the features of that run's encoder.
     """
     teachers = (Path(teacher),) if teacher else ()
-    for _ in training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume):
-        pass
+    with _own_random_numbers():
+        for _ in training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume):
+            pass
     return result_of(folder)
+
+
+def _own_random_numbers() -> AbstractContextManager[None]:
+    """Gives torch's random state back at the end: a training sets it anew in each step."""
+    return torch.random.fork_rng(range(torch.cuda.device_count()))
 
 
 def trainings(
