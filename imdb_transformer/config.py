@@ -138,7 +138,7 @@ class TrainConfig(Section):
     ema_decay: Fraction = 0.998
     """largest decay of the average of the weights, which is validated and kept; 0: no average"""
     first_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """share of that average that the starting weights keep; 0: as little as `ema_decay` leaves"""
+    """share of that average that the starting weights keep; 0: what the decay leaves"""
     evals_per_epoch: Width = 2
     """validations an epoch; with `epochs = 0`, 2 means 1 if there are three epochs or more"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"

@@ -234,7 +234,7 @@ def test_a_dry_run_shows_the_adaptation_and_its_time() -> None:
     assert "adaptation        2 epochs of guessing masked tokens, in a run before this one" in shown
     cost = json.loads(imdb_tx("train", "mine.csv", *sets, "--dry-run", "--json").stdout)["estimate"]
     assert cost["adapt_epochs"] == 2
-    without = ("--init-from", "imdb-encoder", "--set", "model.dropout=0.1", "--set", "train.first_share=0.35")
+    without = ("--init-from", "imdb-encoder", "--set", "model.dropout=0.1")
     other = json.loads(imdb_tx("train", "mine.csv", *sets, *without, "--dry-run", "--json").stdout)[
         "estimate"
     ]

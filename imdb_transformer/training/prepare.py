@@ -74,7 +74,7 @@ def prepare(
     for path in origins:
         starting_weights.check_finished(path)
     if init_from and kind == "encoder":
-        starting_weights.check_is_encoder(init_from)
+        _check_is_encoder(init_from)
     tokenizer = _tokenizer_of_origins(config, kind, init_from, teachers)
     data = encoded.tokenize(config, _splits_read(config, kind, bool(teachers)), tokenizer)
     for path in origins:
@@ -146,6 +146,15 @@ def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Cla
     torch.manual_seed(config.train.seed)
     num_stars = len(imdb.STARS) if config.train.star_weight else 0
     return Classifier(config.model, vocab_size=vocab_size, num_classes=num_classes, num_stars=num_stars)
+
+
+def _check_is_encoder(path: Path) -> None:
+    """Raises RunError for a classifier: labels that it learnt would be in an encoder that starts from it."""
+    if run.locate(path)[0].info.kind != "encoder":
+        raise RunError(
+            f"{path} has learnt labels. An encoder must have seen none, because any classifier may start "
+            "from it. Name a run of `imdb-tx pretrain`."
+        )
 
 
 def _check_classes(teachers: Sequence[Path], classes: Sequence[str]) -> None:

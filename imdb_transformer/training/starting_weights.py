@@ -44,7 +44,7 @@ MARGIN = 0.01  # by which the accuracy of `imdb` must be better
 NUM_FITTED = 10_000  # to fit a head to
 NUM_FOLDS, INVERSE_PENALTY = 5, 0.01
 DROPOUT = 0.1
-# Of fewer reviews, the first weights keep a share: as if they were this many reviews.
+# With fewer reviews, the weights of `imdb` keep a share: as if they were this many reviews.
 FEW_REVIEWS, NUM_FIRST, MAX_FIRST_SHARE = 1500, 100, 0.35
 BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 
@@ -56,15 +56,6 @@ def check_finished(path: Path) -> None:
         raise RunError(
             f"{path} is not finished ({opened.info.status}): continue it with --resume, or name one of its "
             f"checkpoints, such as {opened.checkpoint('last')}."
-        )
-
-
-def check_is_encoder(path: Path) -> None:
-    """Raises RunError for a classifier: labels that it learnt would be in an encoder that starts from it."""
-    if run.locate(path)[0].info.kind != "encoder":
-        raise RunError(
-            f"{path} has learnt labels. An encoder must have seen none, because any classifier may start "
-            "from it. Name a run of `imdb-tx pretrain`."
         )
 
 
@@ -173,7 +164,7 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     knows. If the probe hardly prefers `imdb`, training from `imdb-encoder` ends with a lower loss
     (configs/EXPERIMENTS.md). Reviews that are not IMDB's get at least `DROPOUT` if they are short or few,
     because they are soon memorised, or if `imdb` is not chosen, because much in them is new to the encoder.
-    If they are few, and short or new, the average of the weights keeps a share of the first weights.
+    If they are few and short, and `imdb` is chosen, the average of the weights keeps a share of its weights.
     """
     if config.train.init_from != run.AUTO:
         return config
@@ -187,11 +178,11 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
         if accuracy[labelled] > accuracy[chosen] + MARGIN:
             chosen = labelled
         sample = tokenizer_of_origin(chosen, config).encode(rows.texts[:NUM_PROBED])
-        is_new_or_short = chosen != labelled or are_short([len(ids) for ids in sample])
+        is_new, is_short = chosen != labelled, are_short([len(ids) for ids in sample])
         is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
-        if is_new_or_short or is_few:
+        if is_new or is_short or is_few:
             dropout = max(dropout, DROPOUT)
-        if is_new_or_short and is_few and config.train.ema_decay:
+        if is_few and is_short and not is_new and config.train.ema_decay:
             first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
     config = config.replaced("train", init_from=str(chosen), first_share=first_share)
     return config.replaced("model", dropout=dropout)

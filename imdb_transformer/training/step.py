@@ -128,10 +128,11 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float) -> None:
 def _decay_of(config: TrainConfig, step: int, num_steps: int) -> float:
     """The decay of the average in a step. It is smaller early on, because the first weights are usually bad.
 
-    With `first_share` they are good, and keep this share at the end, or more if `ema_decay` leaves more.
+    With `first_share` they are good, and keep exactly this share at the end, as in Wortsman et al. 2022
+    ("Robust fine-tuning of zero-shot models").
     """
     if config.first_share:
-        return max(config.ema_decay, config.first_share ** (1 / num_steps))
+        return float(config.first_share ** (1 / num_steps))
     return min(config.ema_decay, (1 + step) / (10 + step))
 
 
