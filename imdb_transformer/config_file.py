@@ -136,7 +136,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _parsed_yaml(text: str) -> Any:
-    """The content of a YAML file. 3e-4 is a number, as in TOML and YAML 1.2. Raises ValueError."""
+    """The content of a YAML file. Numbers are decimal, as in YAML 1.2. Raises ValueError."""
     import yaml  # not at the top: predictions start faster without it
 
     class Loader(yaml.SafeLoader):
@@ -154,8 +154,13 @@ def _parsed_yaml(text: str) -> Any:
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
-    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    kinds = {"int": r"[-+]?(0|[1-9][\d_]*)$", "float": r"[-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|\.(inf|nan))$"}
+    Loader.yaml_implicit_resolvers = {
+        first: [each for each in each_kind if each[0].rpartition(":")[2] not in kinds]
+        for first, each_kind in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for kind, number in kinds.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(number), list("-+.0123456789"))
     try:
         return yaml.load(text, Loader)
     except (yaml.YAMLError, LookupError, AttributeError) as error:  # `!!bool maybe`, `!!timestamp soon`
