@@ -20,9 +20,9 @@ ADAM_EPS = 1e-8
 MUON_MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0
 NUM_ITERATIONS = 5
-# With few tokens in a batch, 5 iterations take a third of a step or more. 3 from a closer start learn as well
-# there (configs/EXPERIMENTS.md).
-FEW_TOKENS, FEW_ITERATIONS = 2048, 3
+# With few tokens in a batch, an update takes a third of a step or more. There, one in so many steps learns as
+# well (configs/EXPERIMENTS.md).
+FEW_TOKENS, STEPS_AN_UPDATE = 2048, 4
 EPS = 1e-7
 
 
@@ -65,26 +65,32 @@ class Muon:
     ) -> None:  # fmt: skip
         """`lr_scale` is a factor on the rate, and `dtype` is that of the products.
 
-        `few_tokens`: a batch has few tokens, and five iterations would take much of a step.
+        `few_tokens`: a batch has few tokens, and an update in each step would take much of it.
         """
         self.lr_scale, self.weight_decay, self.dtype = lr_scale, weight_decay, dtype
-        self.orthogonalize = roughly_orthogonal if few_tokens else orthogonal
+        self.steps_an_update = STEPS_AN_UPDATE if few_tokens else 1
         self.moments = {"momentum_buffer": zeros_like(matrices)}
         self.by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for matrix in matrices:
             self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int) -> None:  # noqa: ARG002  (AdamW counts steps)
-        """One update of each matrix from its gradient, which it must have, with Nesterov's momentum."""
-        lr = lr * self.lr_scale
+    def step(self, lr: float, step: int) -> None:
+        """Step number `step`, from 0: each matrix's gradient, which it must have, joins its momentum.
+
+        After `steps_an_update` of them the matrices move as far as in that many updates, with Nesterov's
+        momentum.
+        """
+        lr = lr * self.lr_scale * self.steps_an_update
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]
             means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)  # type: ignore[arg-type]
+            if (step + 1) % self.steps_an_update:
+                continue
             updates = torch._foreach_lerp(gradients, means, MUON_MOMENTUM)  # type: ignore[arg-type]
             stacked = torch.stack([update.to(self.dtype) for update in updates])
-            directions = self.orthogonalize(stacked).to(matrices[0].dtype)
+            directions = orthogonal(stacked).to(matrices[0].dtype)
             torch._foreach_mul_(matrices, 1 - lr * self.weight_decay)
             torch._foreach_add_(matrices, directions.unbind(), alpha=-lr * 0.2 * math.sqrt(max(shape)))
 
@@ -107,35 +113,6 @@ def orthogonal(matrices: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
-
-
-def roughly_orthogonal(matrices: Tensor) -> Tensor:
-    """`orthogonal` with 3 iterations from a closer start, and with fewer products of whole matrices.
-
-    The start is that of Boissin et al. 2025 ("Turbo-Muon"): the root of the norm of X X^T bounds the largest
-    singular value more tightly than the norm of X. An iteration multiplies X by a polynomial in X X^T, so the
-    polynomials are multiplied first, and X once ("Gram Newton-Schulz").
-    """
-    is_tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices / norms(matrices)
-    gram = x.mT @ x if is_tall else x @ x.mT
-    square = norms(gram)  # at least the square of the largest singular value
-    gram = gram / square
-    factor = polynomial = polynomial_of(gram)
-    for _ in range(FEW_ITERATIONS - 1):
-        gram = polynomial @ gram @ polynomial
-        polynomial = polynomial_of(gram)
-        factor = polynomial @ factor
-    factor = factor / square.sqrt()
-    return x @ factor if is_tall else factor @ x
-
-
-def polynomial_of(gram: Tensor) -> Tensor:
-    """(G, M, M) -> (G, M, M): a I + b G + c G^2 with the coefficients a, b and c."""
-    a, b, c = COEFFICIENTS
-    powers = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-    powers.diagonal(dim1=1, dim2=2).add_(a)
-    return powers
 
 
 def norms(matrices: Tensor) -> Tensor:
@@ -166,8 +143,8 @@ def make_optimizers(
 ) -> list[AdamW | Muon]:
     """The optimisers of a model before their first step.
 
-    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, with fewer
-    iterations if a batch has few tokens.
+    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, and updates
+    less often if a batch has few tokens.
     """
     for_muon: list[Tensor] = []
     matrices: list[Tensor] = []
