@@ -17,6 +17,7 @@ DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "datase
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
 
+BY_NAME = "The names of the others say which split they are."
 STORED = ("encoded", "tokenizers")  # in the folder for stored corpora
 # A stored corpus, in any folder.
 CORPUS, MANIFEST = re.compile(r".*-[0-9a-f]{8}"), "manifest.json"
@@ -82,7 +83,7 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     return files
 
 
-def warn_of_unread(folder: Path, files: Iterable[Path], reason: str) -> None:
+def warn_of_unread(folder: Path, files: Iterable[Path], reason: str = BY_NAME) -> None:
     """Names the files of a folder that are not read, if there are any."""
     if names := ", ".join(sorted(str(path.relative_to(folder)) for path in files)):
         warn(f"{folder}: not read: {names:.200}. {reason}")

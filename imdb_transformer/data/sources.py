@@ -114,8 +114,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
         raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
     read_files = {*chain(*files.values())}
     others = [path for path in folder.iterdir() if layouts.split_of_name(path) and path.is_file()]
-    unread = {*unnamed, *others} - read_files
-    layouts.warn_of_unread(folder, unread, "The names of the others say which split they are.")
+    layouts.warn_of_unread(folder, {*unnamed, *others} - read_files)
     return _read_tables(files, config, classes, bad_row)
 
 

@@ -220,14 +220,11 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
             in_folder = config.model_copy(update={"data_dir": folder})
             learnt |= corpus.learnt_texts(in_folder, opened.info.corpus_hash)
     is_new = np.array([normalized(text) not in learnt for text in texts])
-    return is_new & (stars_of(texts) == UNKNOWN) if any(map(_learnt_imdb, runs)) else is_new
-
-
-def _learnt_imdb(opened: run.Run) -> bool:
-    """Whether a run learnt the labels of IMDB's training reviews, or started from `imdb`, which did."""
-    imdb = run.of_package(run.SHIPPED_CLASSIFIER)
-    is_of_imdb = opened.info.corpus_hash == run.open_run(imdb).info.corpus_hash
-    return (is_of_imdb and opened.info.kind != "encoder") or opened.config.train.init_from == str(imdb)
+    imdb_hash = run.open_run(imdb := run.of_package(run.SHIPPED_CLASSIFIER)).info.corpus_hash
+    learnt_imdb = [each.info.corpus_hash == imdb_hash and each.info.kind != "encoder" for each in runs]
+    if any(learnt_imdb) or str(imdb) in [each.config.train.init_from for each in runs]:
+        is_new &= stars_of(texts) == UNKNOWN  # also if IMDB's reviews are not stored
+    return is_new
 
 
 def _slices(texts: list[str], predictor: Predictor) -> dict[str, NDArray[np.bool_]]:

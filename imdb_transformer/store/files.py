@@ -61,10 +61,7 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 @contextmanager
 def errors_name(path: Path, alias: Path | None = None) -> Iterator[None]:
-    """Adds `path` to errors that name no file, and puts it in place of `alias` in those that do.
-
-    When the disk is full, the system does not name the file.
-    """
+    """Adds `path` to errors without a file, such as a full disk. In others it takes the place of `alias`."""
     try:
         yield
     except Exception as error:
