@@ -154,7 +154,9 @@ def _parsed_yaml(text: str) -> Any:
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
-    kinds = {"int": r"[-+]?(0|[1-9][\d_]*)$", "float": r"[-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|\.(inf|nan))$"}
+    fraction, exponent = r"(\d[\d_]*\.\d*|\.\d+)", r"[eE][-+]?\d+"
+    numbers = rf"({fraction}({exponent})?|\d[\d_]*{exponent}|\.(inf|Inf|INF|nan|NaN|NAN))"
+    kinds = {"int": r"[-+]?(0|[1-9][\d_]*)$", "float": rf"[-+]?{numbers}$"}
     Loader.yaml_implicit_resolvers = {
         first: [each for each in each_kind if each[0].rpartition(":")[2] not in kinds]
         for first, each_kind in yaml.SafeLoader.yaml_implicit_resolvers.items()

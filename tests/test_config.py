@@ -224,16 +224,18 @@ def test_a_key_that_comes_twice_in_yaml_is_refused(tmp_path: Path, text: str) ->
         config_file.load(str(path))
 
 
-@pytest.mark.parametrize(("text", "value"), [("010", None), ("1_000", 1000), ("1:30", None), ("0x10", None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("010", None), ("1_000", 1000), ("1:30", None), ("0x10", None), ("09", None)]
+)
 def test_numbers_in_yaml_are_decimal(tmp_path: Path, text: str, value: int | None) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(f"train: {{seed: {text}, lr: 3e-4}}")
+    path.write_text(f"train: {{seed: {text}, lr: 3e-4, star_weight: .5}}")
     if value is None:
         with pytest.raises(ConfigError, match=r"train\.seed"):
             config_file.load(path)
     else:
         train = config_file.load(path).train
-        assert (train.seed, train.lr) == (value, 3e-4)
+        assert (train.seed, train.lr, train.star_weight) == (value, 3e-4, 0.5)
 
 
 def test_a_value_that_yaml_cannot_read_is_refused_by_the_files_name(tmp_path: Path) -> None:

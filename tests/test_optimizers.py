@@ -186,6 +186,20 @@ def test_muon_updates_in_every_fourth_step_with_few_tokens_in_a_batch() -> None:
     )  # the same direction, four times as far
 
 
+def test_muon_updates_in_the_last_step_as_far_as_in_the_steps_since_the_update_before() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(24, 128)
+    moved = {}
+    for step in (1, 3):  # two steps and four have joined
+        matrix = nn.Parameter(torch.zeros(24, 128))
+        matrix.grad = gradient.clone()
+        muon = Muon([matrix], lr_scale=1.0, weight_decay=0.0, dtype=torch.float32, few_tokens=True)
+        muon.step(0.01, step, is_last=step == 1)
+        moved[step] = matrix.detach().clone()
+    torch.testing.assert_close(2 * moved[1], moved[3])
+    assert moved[1].any()
+
+
 def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:
     config = tiny("train.optimizer=muon")
     model = make_classifier(config, vocab_size=400, num_classes=2)

@@ -100,6 +100,8 @@ def test_a_date_that_csv_would_spell_as_an_error_is_refused() -> None:
     far = pa.array([0, 10**18], pa.timestamp("us"))
     with pytest.raises(DataError, match=r"\.csv cannot hold a value of column 'at'"):
         table_formats.check_values(pa.table({"at": far}), ".csv")
+    with pytest.raises(DataError, match=r"\.csv cannot hold a value of column 'at'"):
+        table_formats.check_values(pa.table({"at": far.cast(pa.timestamp("us", "UTC"))}), ".csv")
     message = pa.array(["<value out of range: 1>"])  # a text may say so
     table_formats.check_values(pa.table({"text": message, "at": far[:1]}), ".csv")
     table_formats.check_values(pa.table({"at": far}), ".parquet")

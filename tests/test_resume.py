@@ -208,12 +208,14 @@ def test_previous_can_be_resumed_if_a_damaged_last_was_deleted(tiny: Tiny, tmp_p
 
 
 def test_a_training_continues_from_last_by_its_name_and_not_from_best(tiny: Tiny, tmp_path: Path) -> None:
+    whole = train(tiny("model.dropout=0.3"), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(tiny(), tmp_path / "run", stop_after=7)
+        train(whole.config, tmp_path / "run", stop_after=7)
     checkpoints = tmp_path / "run" / "checkpoints"
     refused = imdb_tx("train", "--resume", checkpoints / "best")
     assert "To continue, name the run." in str(refused.exception)
     assert imdb_tx("train", "--resume", checkpoints / "last").exit_code == 0
+    assert weights(tmp_path / "run")["last"] == weights(whole.folder)["last"]
     imdb_tx("runs", tmp_path, "--prune")
     for name in ("last", "previous"):
         refused = imdb_tx("train", "--resume", checkpoints / name)

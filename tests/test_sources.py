@@ -73,7 +73,7 @@ def test_jsonl_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("text,text,label\na,b,x\nc,d,y\n")
-    with pytest.raises(DataError, match=r"several columns 'text': rename the others in the file\.$"):
+    with pytest.raises(DataError, match=r"several columns 'text'; it has: .* Rename the others"):
         read(tmp_path / "r.csv")
 
 
@@ -84,6 +84,8 @@ def test_quotes_after_a_blank_are_quotes_if_the_header_has_blanks(tmp_path: Path
     assert reviews.splits["train"].texts == ["good, and long", "bad"]
     (tmp_path / "r.csv").write_text("text,label\n good, x\nbad,y\n")  # blanks that belong to cells
     assert read(tmp_path / "r.csv").splits["train"].texts == [" good", "bad"]
+    (tmp_path / "r.csv").write_text('text, label\n "It" is, x\nbad, y\n')
+    assert read(tmp_path / "r.csv", label_column=" label").splits["train"].texts == [' "It" is', "bad"]
 
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
@@ -527,6 +529,27 @@ def test_class_folders_take_the_names_of_splits_that_tables_take(tmp_path: Path)
         "train": ["Training/neg/1.TXT", "Training/pos/2.txt"], "unsupervised": ["none"],
         "test": ["evaluation/neg/3.txt", "evaluation/pos/4.txt"],
     }  # fmt: skip
+
+
+def test_two_class_folders_of_a_split_are_refused(tmp_path: Path) -> None:
+    for path in ("train/neg/1.txt", "train/pos/2.txt", "test/neg/3.txt", "eval/pos/4.txt"):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
+    with pytest.raises(DataError, match="has two folders for test: eval and test"):
+        read(tmp_path)
+
+
+def test_tables_of_a_folder_are_read_although_a_folder_of_texts_is_called_as_a_split(tmp_path: Path) -> None:
+    write_splits(tmp_path, "train.csv", "test.csv")
+    for number in "12":
+        (tmp_path / "training" / number).mkdir(parents=True)
+        (tmp_path / "training" / number / "log.txt").write_text("a log")
+    assert read(tmp_path).splits.keys() == {"train", "test"}
+    (tmp_path / "data").mkdir()
+    texts = write_splits(tmp_path / "data", "Train/a/x.csv", "Test/a/x.csv")
+    (tmp_path / "data" / "Train" / "a" / "notes.txt").write_text("a note")
+    assert read(tmp_path / "data").splits["train"].texts == texts["Train/a/x.csv"]
 
 
 def test_a_byte_order_mark_is_no_text_and_decides_the_encoding(tmp_path: Path) -> None:

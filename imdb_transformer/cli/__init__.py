@@ -8,7 +8,6 @@ import gc
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,7 +22,6 @@ from imdb_transformer.cli import predict, generate, eval, compare, export, verif
 from imdb_transformer import progress
 from imdb_transformer.cli import screen
 from imdb_transformer.cli.options import app
-from imdb_transformer.errors import ResourceError
 from imdb_transformer.report import terminal
 
 
@@ -63,10 +61,6 @@ def main() -> None:
     if "_IMDB_TX_COMPLETE" in os.environ:  # a shell would take each line of a description for a completion
         os.environ["COLUMNS"] = "1000"
     with screen.exit_on_error(), screen.until_reader_leaves():
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            raise ResourceError("The working directory no longer exists. Change to one that does.") from None
         try:
             app()
         except SystemExit as ended:

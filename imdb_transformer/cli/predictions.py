@@ -205,7 +205,7 @@ def write_rows(request: Request, source: Path, output: Path, *, resume: bool, fo
                 is_pipe = not source.is_file()
                 if is_pipe:  # it cannot be read again
                     shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
-                if is_pipe or isinstance(stopped, DataError):
+                if is_pipe or isinstance(stopped, DataError) or not num_rows:
                     raise
                 message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
                 raise Interrupted(message, exit_code=stopped.exit_code) from None

@@ -27,6 +27,7 @@ from imdb_transformer.data.reviews import (
     from_label_names,
 )
 from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
+from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import DataError, reason_of
 from imdb_transformer.progress import tracked
 
@@ -103,9 +104,15 @@ def root_of_tree(folder: Path, split: str = "train") -> Path | None:
     """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
     roots = (folder, folder / "aclImdb")
     folders = ((root, path) for root in roots if root.is_dir() for path in sorted(root.iterdir()))
-    of_split = ((root, path) for root, path in folders if split_of_name(path) == split)
-    files = ((root, file) for root, path in of_split for file in path.glob("*/*"))
-    return next((root for root, file in files if _is_review(file.relative_to(root))), None)
+    return next(
+        (root for root, path in folders if split_of_name(path) == split and _holds_reviews(path, root)), None
+    )
+
+
+def _holds_reviews(folder: Path, root: Path) -> bool:
+    """Whether the folders of a split have text files, and no tables that these may belong to."""
+    files = list(folder.glob("*/*"))
+    return any(_is_review(file.relative_to(root)) for file in files) and not any(map(is_table, files))
 
 
 def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
@@ -148,6 +155,7 @@ def _collect(
 ) -> Reviews:  # fmt: skip
     check_encoding(encoding)
     rows: RowsBySplit = {}
+    names: dict[str, str] = {}  # of the folder of each split
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
         used = encoding_of(content, encoding)
@@ -156,7 +164,10 @@ def _collect(
         except UnicodeDecodeError:
             bad_row(f"{origin}: {path} {undecodable(used)}")
             continue
-        split = "unsupervised" if folder.lower() in UNLABELLED else split_of_name(Path(split))
+        name, split = split, split_of_name(Path(split))
+        if (other := names.setdefault(split, name)) != name:
+            raise DataError(f"{origin} has two folders for {split}: {other} and {name}.")
+        split = "unsupervised" if folder.lower() in UNLABELLED else split
         rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))
     if not rows:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")

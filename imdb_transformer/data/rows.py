@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from itertools import chain, count, zip_longest
+from itertools import chain, count, islice, zip_longest
 from select import select
 from typing import Any, BinaryIO
 
@@ -145,11 +145,12 @@ def read_delimited(
         raise ValueError(f"it has null bytes; try --encoding {name} (data.encoding={name})")
     if UNDECODED.search(first):
         raise ValueError(f"line {num_before + 1} {undecodable(encoding)}")
-    # A header with a blank after each delimiter is of a table whose quotes may follow a blank, too.
-    has_blanks = first.count(delimiter) == first.count(f"{delimiter} ") > 0
+    # If the header has a blank after each delimiter, and the next line a quote after one, blanks are no text.
+    second = list(islice(lines, 1))
+    has_blanks = delimiter != "\t" and first.count(delimiter) == first.count(f"{delimiter} ")
     reader = csv.reader(
-        chain(["\n"] * num_before, [first], lines), delimiter=delimiter, strict=True,
-        skipinitialspace=has_blanks,
+        chain(["\n"] * num_before, [first], second, lines), delimiter=delimiter, strict=True,
+        skipinitialspace=has_blanks and f'{delimiter} "' in "".join(second),
     )  # fmt: skip
     names = next(filter(None, reader), [])
     return names, _rows_of(reader, names, encoding, bad_row)

@@ -92,9 +92,9 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Review
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
-    if root:
-        tables_beside = filter(tables.is_table, filter(layouts.split_of_name, root.iterdir()))
-        layouts.warn_of_unread(root, tables_beside, "train/CLASS folders are read instead.")
+    beside = [path for path in folder.iterdir() if layouts.split_of_name(path) and tables.is_table(path)]
+    if root and not {*map(layouts.split_of_name, beside)} & ({"train", "test"} if classes else {"train"}):
+        layouts.warn_of_unread(folder, beside, "train/CLASS folders are read instead.")
         return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     files = layouts.tables_by_split(folder, Path(config.data_dir))
     in_folder = [path for path in chain(*files.values()) if path.parent == folder]

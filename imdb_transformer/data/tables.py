@@ -188,16 +188,19 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
 
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
     """Raises DataError unless each required column exists exactly once."""
-    missing = [column for column in wanted if names.count(column) != 1]
+    missing = [column for column in wanted if column not in names]
+    listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
     if missing:
-        if several := [column for column in missing if column in names]:
-            raise DataError(f"{origin} has several columns {several[0]!r}: rename the others in the file.")
         what = "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
-        listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
         raise DataError(
             f"{origin} has {what} {' and '.join(map(repr, missing))}; it has: {listed}. "
             f"Choose {'them' if len(missing) > 1 else 'the column'} with {options}.{_about_sheets(origin)}"
+        )
+    if several := [column for column in wanted if names.count(column) > 1]:
+        raise DataError(
+            f"{origin} has several columns {several[0]!r}; it has: {listed}. Rename the others in the file, "
+            f"or choose another column with {wanted[several[0]]}."
         )
 
 

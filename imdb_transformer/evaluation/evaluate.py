@@ -16,8 +16,7 @@ from pydantic import ValidationError
 
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
-from imdb_transformer.data import corpus, encoded, sources
-from imdb_transformer.data.imdb import UNKNOWN, stars_of
+from imdb_transformer.data import corpus, encoded, imdb, sources
 from imdb_transformer.data.layouts import has_card, splits_below
 from imdb_transformer.data.reviews import Rows, joined, normalized
 from imdb_transformer.data.tables import is_table
@@ -217,13 +216,14 @@ def _new_reviews(texts: list[str], runs: Sequence[run.Run], data_dir: str | None
     for opened in runs:
         config = opened.config.data
         for folder in {config.data_dir, data_dir or config.data_dir}:
-            in_folder = config.model_copy(update={"data_dir": folder})
-            learnt |= corpus.learnt_texts(in_folder, opened.info.corpus_hash)
+            config = config.model_copy(update={"data_dir": folder})
+            learnt |= corpus.learnt_texts(config, opened.info.corpus_hash)
     is_new = np.array([normalized(text) not in learnt for text in texts])
-    imdb_hash = run.open_run(imdb := run.of_package(run.SHIPPED_CLASSIFIER)).info.corpus_hash
-    learnt_imdb = [each.info.corpus_hash == imdb_hash and each.info.kind != "encoder" for each in runs]
-    if any(learnt_imdb) or str(imdb) in [each.config.train.init_from for each in runs]:
-        is_new &= stars_of(texts) == UNKNOWN  # also if IMDB's reviews are not stored
+    imdb_hash = run.open_run(run.of_package(run.SHIPPED_CLASSIFIER)).info.corpus_hash
+    learnt_imdb = (each.info.corpus_hash == imdb_hash and each.info.kind != "encoder" for each in runs)
+    starts = [Path(each.config.train.init_from).name for each in runs]
+    if any(learnt_imdb) or run.SHIPPED_CLASSIFIER in starts:
+        is_new &= imdb.stars_of(texts) == imdb.UNKNOWN  # also if IMDB's reviews are not stored
     return is_new
 
 

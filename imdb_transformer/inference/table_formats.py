@@ -83,6 +83,10 @@ def check_values(part: pa.Table, suffix: str) -> None:
     """Raises DataError if a format cannot hold a column's value. Only Parquet has any date."""
     for name, column in zip(part.column_names, part.columns, strict=True):
         stream = pa.BufferOutputStream()
+        if suffix in (".csv", ".tsv") and pa.types.is_timestamp(column.type):
+            column = column.cast(
+                pa.timestamp(column.type.unit)
+            )  # of a far one with a zone, the year overflows
         try:
             if suffix == ".jsonl":
                 column.to_pylist()

@@ -66,8 +66,10 @@ def errors_name(path: Path, alias: Path | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         name = getattr(error, "filename", None)
-        if name is None or str(name).startswith(str(alias)):
-            error.filename = f"{path}{str(name or alias).removeprefix(str(alias))}"  # type: ignore[attr-defined]
+        if name is None:
+            error.filename = str(path)  # type: ignore[attr-defined]
+        elif alias and Path(name).is_relative_to(alias):
+            error.filename = str(path / Path(name).relative_to(alias))  # type: ignore[attr-defined]
         raise
 
 

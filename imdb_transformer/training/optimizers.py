@@ -38,8 +38,9 @@ class AdamW:
         self.moments = {name: zeros_like([*decaying, *others]) for name in ("exp_avg", "exp_avg_sq")}
 
     @torch.no_grad()
-    def step(self, lr: float, step: int) -> None:
+    def step(self, lr: float, step: int, *, is_last: bool = False) -> None:
         """Update number `step`, from 0, of each parameter from its gradient, which it must have."""
+        del is_last  # every step has an update
         for parameters, weight_decay in self.groups:
             gradients = [parameter.grad for parameter in parameters]
             means = [self.moments["exp_avg"][parameter] for parameter in parameters]
@@ -75,18 +76,19 @@ class Muon:
             self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int) -> None:
+    def step(self, lr: float, step: int, *, is_last: bool = False) -> None:
         """Step number `step`, from 0: each matrix's gradient, which it must have, joins its momentum.
 
-        After `steps_an_update` of them the matrices move as far as in that many updates, with Nesterov's
-        momentum.
+        After `steps_an_update` of them, and in the last step of a training, the matrices move as far as in
+        that many updates, with Nesterov's momentum.
         """
-        lr = lr * self.lr_scale * self.steps_an_update
+        num_joined = step % self.steps_an_update + 1  # since the update before
+        lr = lr * self.lr_scale * num_joined
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]
             means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)  # type: ignore[arg-type]
-            if (step + 1) % self.steps_an_update:
+            if num_joined < self.steps_an_update and not is_last:
                 continue
             updates = torch._foreach_lerp(gradients, means, MUON_MOMENTUM)  # type: ignore[arg-type]
             stacked = torch.stack([update.to(self.dtype) for update in updates])

@@ -123,12 +123,12 @@ def run_to_continue(path: Path, kind: Kind) -> tuple[run.Run, run.CheckpointName
     """
     opened, _ = run.locate(path)
     name = path.name if run.is_checkpoint(path) else run.LAST
-    if name == "best":
-        raise RunError(f"{path} has only weights to predict with. To continue, name the run.")
     if opened.is_shipped:
         raise RunError(
             f"{path} comes with the package and is finished. A new run can start from it: --init-from {path}"
         )
+    if name == "best":
+        raise RunError(f"{path} has only weights to predict with. To continue, name the run.")
     if opened.info.kind != kind:
         hint = "it is finished"
         if command := run.COMMANDS.get(opened.info.kind):

@@ -90,7 +90,7 @@ def train_step(
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
     torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
     for optimizer in learner.optimizers:
-        optimizer.step(lr, step)
+        optimizer.step(lr, step, is_last=step + 1 == num_steps)
     model.zero_grad()
     if averaged is not model:
         _move_average(model, averaged, _decay_of(config, step, num_steps))
