@@ -38,7 +38,7 @@ MAX_DOWNLOAD_BYTES = 1 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-UNLABELLED = ("unsup", "unsupervised")  # folders of a split; the first is the official archive's
+UNLABELLED_FOLDERS = ("unsup", "unsupervised")  # of a split; the first is the official archive's
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
 READING = "reading file"
 
@@ -167,7 +167,7 @@ def _collect(
         name, split = split, split_of_name(Path(split))
         if (other := names.setdefault(split, name)) != name:
             raise DataError(f"{origin} has two folders for {split}: {other} and {name}.")
-        split = "unsupervised" if folder.lower() in UNLABELLED else split
+        split = "unsupervised" if folder.lower() in UNLABELLED_FOLDERS else split
         rows.setdefault(split, []).append((text, folder, f"{origin}: {path}"))
     if not rows:
         raise DataError(f"{origin} holds no train/CLASS/*.txt or test/CLASS/*.txt reviews.")
