@@ -36,7 +36,7 @@ def test_each_seed_gives_a_run_and_the_command_prints_a_table_row(
     arguments = ("train", *data, "--seeds", 2, "--run-dir", tmp_path / "r", "--test")
     printed = imdb_tx(*arguments).stdout
     header, rule, row = (line.strip("| ").split(" | ") for line in printed.splitlines()[:3])
-    assert f"| recipe | {' | '.join(header)} |" in (ROOT / "README.md").read_text()
+    assert f"| recipe | {' | '.join(header)} |" in (ROOT / "configs" / "README.md").read_text()
     assert len(header) == len(rule) == len(row)
     assert row[0] == "2 seeds"
     yardsticks = [yardstick_of(tmp_path / f"r-seed-{seed}") for seed in (0, 1)]
