@@ -77,6 +77,22 @@ def test_archive_and_extracted_folder_give_the_same_reviews(tmp_path: Path) -> N
     assert as_sets(archive)["unsupervised"] == {("It has a dog.", -1)}
 
 
+@pytest.mark.parametrize("name", ["unsupervised", "Unlabelled", "unlabeled"])
+def test_a_folder_of_train_may_say_that_it_has_no_labels(tmp_path: Path, name: str) -> None:
+    tree = write_tree(tmp_path / "tree") / "aclImdb"
+    (tree / "train/unsup").rename(tree / "train" / name)
+    reviews = read(tree)
+    assert reviews.classes == ("neg", "pos")
+    assert as_sets(reviews)["unsupervised"] == {("It has a dog.", -1)}
+
+
+def test_unlabelled_reviews_in_a_folder_of_their_own_are_announced_as_not_read(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree") / "aclImdb"
+    (tree / "train/unsup").rename(tree / "unsup")
+    with pytest.warns(DataWarning, match=r"not read: unsup/\*\.txt\. .* move them to train/unsup$"):
+        assert "unsupervised" not in as_sets(read(tree))
+
+
 @pytest.mark.parametrize(
     ("extra", "said"),
     [

@@ -188,7 +188,7 @@ def test_text_without_labels_is_learnt_by_pretraining_and_by_nothing_else(
     assert made.exit_code == 0
     stored = corpus.ensure(run.open_run(folder).config.data)
     assert set(stored.manifest.splits) == {"train", "validation"}
-    assert "imdb-tx train labelled.csv --config base.toml --set data." in made.stdout
+    assert "imdb-tx train labelled.csv --label-column COLUMN --config base.toml --set data." in made.stdout
     assert imdb_tx("pretrain", "--resume", folder).exit_code == 0
     for command in ("train", "baseline"):
         refused = imdb_tx(command, *options)

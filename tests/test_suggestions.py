@@ -149,6 +149,17 @@ def test_columns_named_by_questions_are_no_row(tmp_path: Path) -> None:
     assert suggested_options(tmp_path / "r.parquet", "utf-8", "text", "label") == advice
 
 
+def test_columns_of_a_survey_are_no_row(tmp_path: Path) -> None:
+    """One without a name, which Excel adds, and one whose cells repeat its name."""
+    rows = [
+        (f"The room was lovely and quiet, number {i}.", str(i % 2), "Email" * (i % 3 > 0), "")
+        for i in range(30)
+    ]
+    path = write_csv(tmp_path / "r.csv", [("What did you like?", "Score", "Email", ""), *rows])
+    shown = suggested_options(path, "utf-8", "text", "label")
+    assert shown == " Perhaps: --text-column 'What did you like?' --label-column Score"
+
+
 def test_a_file_whose_format_differs_from_its_name_is_reported(tmp_path: Path) -> None:
     openpyxl.Workbook().save(tmp_path / "book.xlsx")
     (tmp_path / "book.xlsx").rename(tmp_path / "r.csv")

@@ -1,6 +1,7 @@
 """Tables as spreadsheets and other programs write them, and how bad ones are told."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -230,8 +231,8 @@ def test_json_may_be_an_array_or_lines(tmp_path: Path) -> None:
         rows_of(tmp_path / "r.json")
 
 
-def test_a_later_row_of_other_types_or_columns_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_later_row_of_a_pipe_with_other_types_or_columns_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
     lines = [
@@ -241,11 +242,45 @@ def test_a_later_row_of_other_types_or_columns_is_reported(
         '{"text": 5}',
         '{"text": "\\ud800"}',
     ]
-    (tmp_path / "r.jsonl").write_text("\n".join(lines))
-    told: list[str] = []
-    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    pipe, told = io.BytesIO("\n".join(lines).encode()), list[str]()
+    _, blocks = open_table(Path("r.jsonl"), {"text": ""}, bad_row=told.append, file=pipe)
     assert [text for batch, _ in blocks for text in batch.column("text").to_pylist()] == ["a", "b"]
     assert [line.split(": ")[1][:6] for line in told] == ["line 3", "line 4", "line 5"]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_columns_of_a_json_file_hold_the_values_of_all_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    lines = [
+        '{"text": "a", "price": 10, "style": {"Format:": "DVD"}}',
+        '{"text": "b", "price": 12}',
+        '{"text": "c", "price": 9.5, "style": {"Color:": "red"}, "image": ["x.png"]}',
+        '{"text": "d", "price": "cheap"}',
+    ]
+    path = tmp_path / ("r.jsonl.gz" if is_packed else "r.jsonl")
+    content = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(content) if is_packed else content)
+    told: list[str] = []
+    _, blocks = open_table(path, {"text": ""}, bad_row=told.append)
+    rows = [row for batch, _ in blocks for row in batch.to_pylist()]
+    assert [(row["text"], row["price"]) for row in rows] == [("a", 10.0), ("b", 12.0), ("c", 9.5)]
+    assert [row["image"] for row in rows] == [None, None, ["x.png"]]
+    assert rows[2]["style"] == {"Format:": None, "Color:": "red"}
+    assert told == [f"{path}: line 4 does not fit the table's columns (column 'price' cannot hold its value)"]
+
+
+def test_a_label_that_gets_decimals_late_in_a_json_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    labels = (1, 2, 1, 1.5, 2)
+    lines = [f'{{"text": "t{i}", "label": {label}}}' for i, label in enumerate(labels)]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    reviews = sources.read(DataConfig(source=str(tmp_path / "r.jsonl")))
+    assert reviews.classes == ("1", "1.5", "2")
+    assert reviews.splits["train"].labels == [0, 2, 0, 1, 2]
 
 
 def test_all_missing_columns_are_reported_together_before_any_row(tmp_path: Path) -> None:
@@ -339,8 +374,8 @@ def test_lines_before_a_bad_one_are_passed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "later", ['{"text": "c", "n": 1.5}', '{"text": "c", "n": 2, "of": {"a": 1, "b": 2}}']
 )
-def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+def test_a_later_row_of_a_pipe_whose_values_its_column_cannot_hold_is_reported(
+    monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     """A label of 1.5 is not cut to 1, and no field is lost."""
     monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
@@ -350,9 +385,8 @@ def test_a_later_row_whose_values_its_column_cannot_hold_is_reported(
         later,
         '{"text": "d", "n": 3.0}',
     ]
-    (tmp_path / "r.jsonl").write_text("\n".join(lines))
-    told: list[str] = []
-    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    pipe, told = io.BytesIO("\n".join(lines).encode()), list[str]()
+    _, blocks = open_table(Path("r.jsonl"), {"text": ""}, bad_row=told.append, file=pipe)
     assert [n for batch, _ in blocks for n in batch.column("n").to_pylist()] == [1, 2, 3]
     assert len(told) == 1
     assert "line 3 does not fit the table's columns (column '" in told[0]

@@ -28,7 +28,7 @@ from imdb_transformer.data.reviews import (
 )
 from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
 from imdb_transformer.data.tables import is_table
-from imdb_transformer.errors import DataError, reason_of
+from imdb_transformer.errors import DataError, reason_of, warn
 from imdb_transformer.progress import tracked
 
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
@@ -38,7 +38,8 @@ MAX_DOWNLOAD_BYTES = 1 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-UNLABELLED_FOLDERS = ("unsup", "unsupervised")  # of a split; the first is the official archive's
+UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")
+"""of a split; the first is the official archive's"""
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
 READING = "reading file"
 
@@ -121,6 +122,9 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
     `bad_row` is called for each file that is not in the encoding, or in a class that train lacks. If it
     returns, the file is left out. With `classes` the split `train` may be missing.
     """
+    for folder in root.iterdir():
+        if split_of_name(folder) == "unsupervised" and any(folder.glob("*.txt")):
+            warn(f"{root}: not read: {folder.name}/*.txt. To learn them, move them to train/unsup")
     paths = [path for path in sorted(root.glob("*/*/*")) if _is_review(path.relative_to(root))]
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))

@@ -64,15 +64,38 @@ def _parsed(text: str, encoding: str) -> Any:
         raise ValueError(f"is not JSON ({error})") from None
 
 
+def schema_of(parts: Iterable[list[Row]], wanted: Iterable[str] | None) -> pa.Schema:
+    """The columns of rows, with types that hold the values of all parts, or else those of the first.
+
+    Columns that are not `wanted` are empty, unless that is None.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for part in parts:
+        for name in dict.fromkeys(name for _, cells in part for name in cells):
+            is_filled = wanted is None or name in wanted
+            kind = type_of([cells.get(name) for _, cells in part if is_filled])
+            kinds[name] = _wider(kinds.get(name, pa.null()), kind)
+    return pa.schema([(name, with_leaves(kind, TEXT_FOR_NULL)) for name, kind in kinds.items()])
+
+
+def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """The type that holds the values of both, such as numbers with decimals; or the first."""
+    both = [pa.schema([("column", kind)]) for kind in (first, second)]
+    try:
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return first
+
+
 def type_of(values: list[Any]) -> pa.DataType:
     """The type of all values, or else of most of them: rows with others are reported on conversion."""
     are_integers = all(isinstance(value, int) for value in values if value is not None)
     for kind in (None, pa.uint64()) if are_integers else (None,):  # hashes have 64 bits without a sign
         with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; too large
-            return with_leaves(pa.array(values, kind).type, TEXT_FOR_NULL)
+            return pa.array(values, kind).type
     values = [value for value in values if value is not None and value == value]  # NaN is missing
     kinds = Counter(type_of([value]) for value in values if len(values) > 1)
-    return kinds.most_common(1)[0][0] if kinds else pa.string()
+    return kinds.most_common(1)[0][0] if kinds else pa.null()
 
 
 def column_of(values: list[Any], field: "pa.Field[Any]") -> pa.Array:

@@ -81,9 +81,13 @@ def _can_decode(data: bytes, encoding: str) -> bool:
 
 
 def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
-    """Whether the names of columns are rather a row: one is repeated below it, or is alone and long."""
+    """Whether the names of columns are rather a row: one is repeated below it, or is alone and long.
+
+    In a survey, all answered cells of a column may repeat its name: that is no row.
+    """
     is_text = len(names) == 1 and len(names[0].split()) > MAX_NAME_WORDS
-    return is_text or any(name in _values(rows.column(i)) for i, name in enumerate(names))
+    values = [_values(rows.column(i)) - {None, ""} for i in range(len(names))]
+    return is_text or any(name in each and len(each) > 1 for name, each in zip(names, values, strict=True))
 
 
 def _text_like(rows: pa.RecordBatch) -> str | None:

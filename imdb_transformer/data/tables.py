@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import rows
-from imdb_transformer.data.json_rows import column_of, read_json, type_of, with_leaves
+from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, Report, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
@@ -73,7 +73,7 @@ def _read(
     def report(number: int, problem: str) -> None:
         bad_row(f"{place(path)} {number} {problem}")
 
-    suffix = suffix_of(path)
+    suffix, is_whole = suffix_of(path), file is None and path.is_file()  # not a pipe
     with ExitStack() as stack, _errors_with_path(path):
         pipe = file = file or stack.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
@@ -83,7 +83,9 @@ def _read(
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
         elif suffix in JSON:
-            contents = _json_blocks(read_json(lines, encoding, report), None if keeps_all else wanted, report)
+            filled, records = None if keeps_all else wanted, read_json(lines, encoding, report)
+            whole = _json_schema(path, encoding, filled) if is_whole else None
+            contents = _json_blocks(records, filled, report, whole)
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report, DELIMITED[suffix]))
         elif suffix == ".xlsx":
@@ -119,18 +121,15 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
 
 
 def _json_blocks(
-    records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow
+    records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow, schema: pa.Schema | None
 ) -> Iterator[Any]:
-    """The schema, then the blocks. Columns have the types of the first block: a label may be a number.
+    """The schema, then the blocks. Without a `schema`, columns have the types of the first block.
 
     Columns that are not `wanted` are empty: they may hold anything in the file.
     """
     parts = in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of)
     first = next(parts, [])
-    names = dict.fromkeys(name for _, cells in first for name in cells)
-    filled = names if wanted is None else wanted
-    columns = {name: [cells.get(name) for _, cells in first if name in filled] for name in names}
-    schema = pa.schema([(name, type_of(values)) for name, values in columns.items()])
+    schema = schema or schema_of([first], wanted)
     yield schema
     for part in chain([first] if first else [], parts):
         if wanted is not None:
@@ -139,6 +138,15 @@ def _json_blocks(
             yield _as_block(part, schema)
         except ValueError:
             yield _as_block([row for row in part if _fits(row, schema, report)], schema)
+
+
+def _json_schema(path: Path, encoding: str, wanted: Iterable[str] | None) -> pa.Schema:
+    """The columns of a whole file: a number may get decimals, and a column may begin, in its last row."""
+    is_packed = path.suffix.lower() == ".gz"
+    with gzip.open(path) if is_packed else path.open("rb") as file:
+        lines = chain.from_iterable(rows.iter_lines(file, encoding, path))
+        records = read_json(lines, encoding, lambda *_: None)
+        return schema_of(in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of), wanted)
 
 
 def _size_of(row: rows.Row) -> int:

@@ -36,7 +36,7 @@ def finetuning_command(opened: run.Run) -> str:
     excluded = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": run.FREE_MODEL_KEYS}
     overrides = config_file.overrides_of(opened.config, config_file.load(RECIPE), excluded)
     sets = [part for override in overrides for part in ("--set", override)]
-    reviews = [] if is_labelled else ["labelled.csv"]
+    reviews = [] if is_labelled else ["labelled.csv", "--label-column", "COLUMN"]
     return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", name)
 
 
