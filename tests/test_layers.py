@@ -8,7 +8,7 @@ from imdb_transformer.model import plain
 from imdb_transformer.model.attention import attention_bias
 from imdb_transformer.model.classifier import pool
 from imdb_transformer.model.encoder import Block, Encoder
-from imdb_transformer.model.layers import Dropout, drop_words, rotate, rotation_of, sinusoids
+from imdb_transformer.model.layers import Dropout, LayerNorm, drop_words, rotate, rotation_of, sinusoids
 from tests.test_model import SMALL, a_batch, classifier, small
 
 
@@ -35,6 +35,20 @@ def test_max_of_an_all_negative_review_is_not_beaten_by_padding() -> None:
     features[1, 2:] = 0
     pooled = pool(features, mask)
     torch.testing.assert_close(pooled, torch.stack([features[0].amax(0), features[1, :2].amax(0)]))
+
+
+def test_the_gradients_of_a_layer_norm_in_bf16_lose_nothing_over_many_tokens() -> None:
+    torch.manual_seed(0)
+    x, output_gradient = torch.randn(8, 1024, 32).bfloat16(), (torch.randn(8, 1024, 32) + 0.2).bfloat16()
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        norm, inputs = LayerNorm(32).train(), x.to(dtype, copy=True).requires_grad_()
+        outputs = norm(inputs)
+        gradients.append(
+            torch.autograd.grad(outputs, [norm.weight, norm.bias, inputs], output_gradient.to(dtype))
+        )
+    for rough, exact in zip(*gradients, strict=True):
+        assert (rough.float() - exact).norm() < 0.01 * exact.norm()
 
 
 def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:

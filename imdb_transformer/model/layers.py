@@ -37,6 +37,10 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        if self.training and x.dtype == torch.bfloat16 and not x.is_cuda:
+            # On a CPU, torch's layer norm would sum the gradients of weight and bias in bf16, and over many
+            # tokens lose much of them (configs/EXPERIMENTS.md). Other operations sum in fp32.
+            return torch.addcmul(bias, F.layer_norm(x, self.normalized_shape, eps=self.eps), weight)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
