@@ -1,6 +1,7 @@
 """Whole commands: in this process where the result is enough, as a process where the exit code matters."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -125,13 +126,16 @@ def test_an_empty_name_of_an_encoder_means_random_weights(config_path: Path, enc
         assert shown["config"]["train"]["init_from"] == init_from
 
 
-def test_the_time_of_a_dry_run_includes_an_update_for_each_step(
-    config_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("batch_tokens", "steps_an_update"), [(2048, 1), (300, 8)])
+def test_the_time_of_a_dry_run_includes_the_updates_of_all_steps(
+    config_path: Path, monkeypatch: pytest.MonkeyPatch, batch_tokens: int, steps_an_update: int
 ) -> None:
-    seconds = iter([0.0, 0.0, 2.0])  # to learn a batch, to predict one, to update the weights
+    # To learn a batch, to predict one, and to update the weights with and without those that Muon updates.
+    seconds = iter([0.0, 0.0, 5.0, 2.0])
     monkeypatch.setattr(estimate, "_seconds", lambda *_: next(seconds))
-    cost = json.loads(imdb_tx("train", "--config", config_path, "--dry-run", "--json").stdout)["estimate"]
-    assert cost["seconds"] == 2 * cost["num_steps"]
+    command = ("train", "--config", config_path, "--set", f"train.batch_tokens={batch_tokens}")
+    cost = json.loads(imdb_tx(*command, "--dry-run", "--json").stdout)["estimate"]
+    assert cost["seconds"] == 2 * cost["num_steps"] + 3 * math.ceil(cost["num_steps"] / steps_an_update)
 
 
 def test_a_dry_run_tries_a_part_of_a_large_batch(config_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

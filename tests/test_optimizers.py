@@ -15,6 +15,7 @@ from imdb_transformer.training.optimizers import (
     MUON_MOMENTUM,
     AdamW,
     Muon,
+    joined_steps,
     learning_rate,
     make_optimizers,
     orthogonal,
@@ -80,7 +81,7 @@ def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> 
             other.grad = torch.zeros_like(other)
         parameter.grad = gradient.clone()
         for optimizer in optimizers:
-            optimizer.step(config.lr, step)
+            optimizer.step(config.lr, step, joined_steps(config, step, len(gradients)))
         values.append(parameter.detach().clone())
     return values
 
@@ -167,37 +168,33 @@ def test_muon_has_the_momentum_that_torchs_has_by_default() -> None:
     assert torch.optim.Muon([torch.ones(2, 2)]).defaults["momentum"] == MUON_MOMENTUM
 
 
-def test_muon_updates_in_every_fourth_step_with_few_tokens_in_a_batch() -> None:
+def test_muon_updates_in_every_eighth_step_with_few_tokens_in_a_batch() -> None:
     numbers = {"lr": 0.01, "muon_lr_scale": 1.0, "weight_decay": 0.1}
     torch.manual_seed(0)
-    gradients = [torch.randn(24, 128) for _ in range(8)]
+    gradients = [torch.randn(24, 128) for _ in range(16)]
     name = "encoder.blocks.0.attention.project_out.weight"
     few, many = (
         optimized(TrainConfig.model_validate({"optimizer": "muon", **numbers, **batches}), name, gradients)
         for batches in ({"batch_tokens": 2047}, {"batch_tokens": 2048})
     )
-    assert [torch.equal(*pair) for pair in itertools.pairwise(few)] == [True, True, True, False] * 2
+    assert [torch.equal(*pair) for pair in itertools.pairwise(few)] == [*[True] * 7, False] * 2
     assert not any(torch.equal(*pair) for pair in itertools.pairwise(many))
     (of_few, of_many) = (
-        (values[3] * (1 - 0.1 * 0.01 * rate) - values[4]) for values, rate in ((few, 4), (many, 1))
+        (values[7] * (1 - 0.1 * 0.01 * rate) - values[8]) for values, rate in ((few, 8), (many, 1))
     )
-    torch.testing.assert_close(
-        of_few, 4 * of_many, rtol=0, atol=1e-6
-    )  # the same direction, four times as far
+    # The same direction, eight times as far.
+    torch.testing.assert_close(of_few, 8 * of_many, rtol=0, atol=1e-6)
 
 
 def test_muon_updates_in_the_last_step_as_far_as_in_the_steps_since_the_update_before() -> None:
     torch.manual_seed(0)
     gradient = torch.randn(24, 128)
-    moved = {}
-    for step in (1, 3):  # two steps and four have joined
-        matrix = nn.Parameter(torch.zeros(24, 128))
-        matrix.grad = gradient.clone()
-        muon = Muon([matrix], lr_scale=1.0, weight_decay=0.0, dtype=torch.float32, few_tokens=True)
-        muon.step(0.01, step, is_last=step == 1)
-        moved[step] = matrix.detach().clone()
-    torch.testing.assert_close(2 * moved[1], moved[3])
-    assert moved[1].any()
+    config = TrainConfig(optimizer="muon", batch_tokens=512, weight_decay=0.0)
+    name = "encoder.blocks.0.attention.project_out.weight"
+    values = optimized(config, name, [gradient] * 11)  # eight steps and three have joined
+    of_eight, of_three = values[8] - values[7], values[11] - values[10]
+    torch.testing.assert_close(3 * of_eight, 8 * of_three)
+    assert of_three.any()
 
 
 def test_muons_products_have_the_precision_of_the_activations(tiny: Tiny) -> None:

@@ -176,6 +176,23 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
         torch.testing.assert_close(parameter, expected)
 
 
+def test_with_few_tokens_in_a_batch_the_average_joins_eight_steps(tiny: Tiny) -> None:
+    config = tiny("train.batch_tokens=512", "train.ema_decay=0.2")
+    learner, before, batch, _ = a_step(config)
+    for step in range(1, 8):
+        for name, parameter in learner.averaged.named_parameters():
+            torch.testing.assert_close(parameter, before[name])
+        train_step(learner, batch, step, 12)
+    after = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+    for name, parameter in learner.averaged.named_parameters():
+        torch.testing.assert_close(parameter, 0.2**8 * before[name] + (1 - 0.2**8) * after[name])
+    for step in range(8, 12):  # the last step joins the three before
+        train_step(learner, batch, step, 12)
+    for name, parameter in learner.averaged.named_parameters():
+        last = learner.model.get_parameter(name)
+        torch.testing.assert_close(parameter, 0.2**4 * after[name] + (1 - 0.2**4) * last)
+
+
 @pytest.mark.parametrize(
     ("share", "decay", "expected"),
     [(0.25, 0.5, 0.25), (0.25, 0.9, 0.25), (0.0, 0.9, 1 * 2 * 3 * 4 / (10 * 11 * 12 * 13))],

@@ -1,7 +1,7 @@
 """The cost of a training before it starts: parameters, FLOPs, memory and time.
 
 FLOPs and time are measured on forward and backward passes over one batch of the plan, or a part of it, and
-scaled to the whole plan by tokens. An update of the weights takes the same time in each step.
+scaled to the whole plan by tokens. The optimisers are timed with and without an update of Muon.
 """
 
 import resource
@@ -17,11 +17,12 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from imdb_transformer.config import TrainConfig
 from imdb_transformer.data.batches import batch_length
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES
-from imdb_transformer.training.optimizers import make_optimizers, moments
+from imdb_transformer.training.optimizers import AdamW, Muon, joined_steps, make_optimizers, moments
 from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import VALIDATION_SHARE
@@ -91,9 +92,6 @@ def estimate(prepared: Prepared) -> Estimate:
     num_added += parameters["total"] * bool(config.train.ema_decay)
     resident = peak_before + scale * (peak_bytes - peak_before)
     resident += 4 * num_added + GAP_BYTES * config.train.batch_tokens
-    update_seconds = _seconds(
-        lambda: [optimizer.step(config.train.lr, 0) for optimizer in optimizers], hardware
-    )
     return Estimate(
         hardware=hardware.describe(),
         parameters=parameters,
@@ -105,9 +103,23 @@ def estimate(prepared: Prepared) -> Estimate:
         memory_bytes=4 * (2 * parameters["total"] + num_added) + activations,  # with weights and gradients
         resident_bytes=None if hardware.device.type == "cuda" else int(resident),
         seconds=seconds * share
-        + update_seconds * plan.num_steps
+        + _seconds_of_updates(optimizers, config.train, plan.num_steps, hardware)
         + answer_seconds * num_validated / batch.num_tokens,
     )
+
+
+def _seconds_of_updates(
+    optimizers: list[AdamW | Muon], config: TrainConfig, num_steps: int, hardware: Hardware
+) -> float:
+    """The time of the optimisers in all steps. Some steps may have no update of Muon."""
+
+    def update(num_joined: int) -> None:
+        for optimizer in optimizers:
+            optimizer.step(config.lr, 0, num_joined)
+
+    num_with = sum(joined_steps(config, step, num_steps) > 0 for step in range(num_steps))
+    seconds_with, seconds_without = (_seconds(partial(update, joined), hardware) for joined in (1, 0))
+    return num_with * seconds_with + (num_steps - num_with) * seconds_without
 
 
 def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:

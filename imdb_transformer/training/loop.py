@@ -85,7 +85,7 @@ def training_loop(
 
             # --- stop on request; several processes all stop after the same step
             is_asked = result.stop if world.size > 1 else stops
-            if is_asked and counters.step < plan.num_steps and all_finite(learner.averaged):
+            if is_asked and counters.step < plan.num_steps and all_finite(learner.model):
                 if not saves:
                     checkpoints.save(opened, learner, counters, metrics, world)
                 raise _interrupted(opened, step + 1, plan.num_steps, world, stops)

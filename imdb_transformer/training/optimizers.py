@@ -20,9 +20,9 @@ ADAM_EPS = 1e-8
 MUON_MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0
 NUM_ITERATIONS = 5
-# With few tokens in a batch, an update takes a third of a step or more. There, one in so many steps learns as
-# well (configs/EXPERIMENTS.md).
-FEW_TOKENS, STEPS_AN_UPDATE = 2048, 4
+# With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
+# learns as well (configs/EXPERIMENTS.md).
+FEW_TOKENS, STEPS_AN_UPDATE = 2048, 8
 EPS = 1e-7
 
 
@@ -38,9 +38,9 @@ class AdamW:
         self.moments = {name: zeros_like([*decaying, *others]) for name in ("exp_avg", "exp_avg_sq")}
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, *, is_last: bool = False) -> None:
+    def step(self, lr: float, step: int, num_joined: int = 1) -> None:
         """Update number `step`, from 0, of each parameter from its gradient, which it must have."""
-        del is_last  # every step has an update
+        del num_joined  # every step has an update
         for parameters, weight_decay in self.groups:
             gradients = [parameter.grad for parameter in parameters]
             means = [self.moments["exp_avg"][parameter] for parameter in parameters]
@@ -61,34 +61,29 @@ class Muon:
     """
 
     def __init__(
-        self, matrices: list[Tensor], *, lr_scale: float, weight_decay: float, dtype: torch.dtype,
-        few_tokens: bool = False,
-    ) -> None:  # fmt: skip
-        """`lr_scale` is a factor on the rate, and `dtype` is that of the products.
-
-        `few_tokens`: a batch has few tokens, and an update in each step would take much of it.
-        """
+        self, matrices: list[Tensor], *, lr_scale: float, weight_decay: float, dtype: torch.dtype
+    ) -> None:
+        """`lr_scale` is a factor on the rate, and `dtype` is that of the products."""
         self.lr_scale, self.weight_decay, self.dtype = lr_scale, weight_decay, dtype
-        self.steps_an_update = STEPS_AN_UPDATE if few_tokens else 1
         self.moments = {"momentum_buffer": zeros_like(matrices)}
         self.by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for matrix in matrices:
             self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, *, is_last: bool = False) -> None:
-        """Step number `step`, from 0: each matrix's gradient, which it must have, joins its momentum.
+    def step(self, lr: float, step: int, num_joined: int = 1) -> None:
+        """Each matrix's gradient, which it must have, joins its momentum.
 
-        After `steps_an_update` of them, and in the last step of a training, the matrices move as far as in
-        that many updates, with Nesterov's momentum.
+        Then, unless `num_joined` is 0, the matrix moves as far as in that many updates (`joined_steps`), with
+        Nesterov's momentum.
         """
-        num_joined = step % self.steps_an_update + 1  # since the update before
+        del step
         lr = lr * self.lr_scale * num_joined
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]
             means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)  # type: ignore[arg-type]
-            if num_joined < self.steps_an_update and not is_last:
+            if not num_joined:
                 continue
             updates = torch._foreach_lerp(gradients, means, MUON_MOMENTUM)  # type: ignore[arg-type]
             stacked = torch.stack([update.to(self.dtype) for update in updates])
@@ -122,6 +117,17 @@ def norms(matrices: Tensor) -> Tensor:
     return matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
 
 
+def joined_steps(config: TrainConfig, step: int, num_steps: int) -> int:
+    """The number of steps, up to this one, that an update of Muon's matrices or of the average joins.
+
+    It is 0 if none follows this step. With few tokens in a batch, an update follows every
+    `STEPS_AN_UPDATE` steps and the last one. Otherwise one follows every step.
+    """
+    steps_an_update = STEPS_AN_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
+    num_joined = step % steps_an_update + 1
+    return num_joined if num_joined == steps_an_update or step + 1 == num_steps else 0
+
+
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """The rate of step `step` (from 0) of `num_steps`: a linear rise to `lr`, then `schedule`.
 
@@ -145,8 +151,7 @@ def make_optimizers(
 ) -> list[AdamW | Muon]:
     """The optimisers of a model before their first step.
 
-    With `optimizer = "muon"`, Muon updates the matrices of the blocks. It computes in `dtype`, and updates
-    less often if a batch has few tokens.
+    With `optimizer = "muon"`, Muon updates the matrices of the blocks, and computes in `dtype`.
     """
     for_muon: list[Tensor] = []
     matrices: list[Tensor] = []
@@ -158,9 +163,7 @@ def make_optimizers(
     decay = config.weight_decay
     optimizers: list[AdamW | Muon] = [AdamW(matrices, vectors, weight_decay=decay, beta2=config.beta2)]
     if for_muon:
-        is_few = 0 < config.batch_tokens < FEW_TOKENS
-        scale = config.muon_lr_scale
-        optimizers += [Muon(for_muon, lr_scale=scale, weight_decay=decay, dtype=dtype, few_tokens=is_few)]
+        optimizers += [Muon(for_muon, lr_scale=config.muon_lr_scale, weight_decay=decay, dtype=dtype)]
     return optimizers
 
 

@@ -24,7 +24,14 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, Metrics
-from imdb_transformer.training.optimizers import AdamW, Muon, learning_rate, make_optimizers, moments
+from imdb_transformer.training.optimizers import (
+    AdamW,
+    Muon,
+    joined_steps,
+    learning_rate,
+    make_optimizers,
+    moments,
+)
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import Prepared
 
@@ -89,11 +96,12 @@ def train_step(
         )
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
     torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
+    num_joined = joined_steps(config, step, num_steps)
     for optimizer in learner.optimizers:
-        optimizer.step(lr, step, is_last=step + 1 == num_steps)
+        optimizer.step(lr, step, num_joined)
     model.zero_grad()
-    if averaged is not model:
-        _move_average(model, averaged, _decay_of(config, step, num_steps))
+    if averaged is not model and num_joined:
+        _move_average(model, averaged, _decay_of(config, step, num_steps) ** num_joined)
     return result
 
 
@@ -154,7 +162,7 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
             validation = score(logits_of(model, reviews, prepared.hardware), split.labels.astype(np.int64))
         if not math.isfinite(validation.loss):
             raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
-    if not all_finite(model):
+    if not all_finite(learner.model):  # then its average is finite, too
         raise DivergedError(f"step {step}, at rate {lr:.3g}, gives weights that are not finite")
     return validation
 
