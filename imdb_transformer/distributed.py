@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from imdb_transformer.errors import SIGNALS, USER_ERRORS, ConfigError, RunError, reason_of
+from imdb_transformer.errors import USER_ERRORS, ConfigError, RunError, reason_of, requests_to_stop
 
 T = TypeVar("T")
 
@@ -124,14 +124,14 @@ def _number(variable: str, default: str) -> int:
 
 @contextmanager
 def signals_handled_by(handler: Any) -> Iterator[None]:
-    """Gives `SIGNALS` another handler.
+    """Gives the requests to stop another handler.
 
     It does nothing outside the main thread: Python handles signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, handler) for number in SIGNALS}
+    former = {number: signal.signal(number, handler) for number in requests_to_stop()}
     try:
         yield
     finally:

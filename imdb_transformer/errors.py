@@ -11,9 +11,7 @@ import signal
 import warnings
 from functools import partial
 
-# Requests to stop: Ctrl-C, SIGTERM, and SIGHUP when a terminal closes, unless `nohup` declined it.
-HANGUP = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else ()
-SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, `kill`, and a terminal that closes
 
 
 class ConfigError(Exception):
@@ -79,6 +77,11 @@ class Interrupted(BaseException):
 
 
 USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, Interrupted)
+
+
+def requests_to_stop() -> list[signal.Signals]:
+    """`SIGNALS` without those that are ignored: `nohup` ignores SIGHUP, and a script's `&` SIGINT."""
+    return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def reason_of(error: BaseException, length: int = 250) -> str:

@@ -187,6 +187,21 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Pat
     return folder / "run"
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_the_parent_ignores_does_not_stop_a_command(number: signal.Signals) -> None:
+    """`nohup` ignores the first, and a script the second for its background jobs."""
+    lines = [
+        f"import signal; signal.signal({int(number)}, signal.SIG_IGN)",
+        "from imdb_transformer.cli import screen",
+        f"with screen.exit_on_error(): signal.raise_signal({int(number)}); print('goes on', flush=True)",
+        "with screen.exit_on_error(): signal.raise_signal(signal.SIGTERM)",
+    ]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "goes on\n", ended.stderr
+    assert ended.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_and_resumed_equals_the_uninterrupted_one(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -18,13 +18,13 @@ from typing import Any, TextIO
 
 from imdb_transformer import progress
 from imdb_transformer.errors import (
-    SIGNALS,
     USER_ERRORS,
     DataWarning,
     Interrupted,
     ResourceError,
     RunError,
     reason_of,
+    requests_to_stop,
 )
 from imdb_transformer.report import terminal
 from imdb_transformer.report.terminal import BOLD, CYAN, PLAIN, RED, YELLOW
@@ -120,7 +120,7 @@ def _coloured(line: str) -> str:
 @contextmanager
 def exit_on_error() -> Iterator[None]:
     """Ends the process with a sentence and an exit code if the block raises. A defect keeps its traceback."""
-    for number in SIGNALS:
+    for number in requests_to_stop():
         signal.signal(number, _interrupt)
     try:
         yield
