@@ -80,7 +80,7 @@ USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, I
 
 
 def requests_to_stop() -> list[signal.Signals]:
-    """`SIGNALS` without those that are ignored: `nohup` ignores SIGHUP, and a script's `&` SIGINT."""
+    """`SIGNALS` without the ignored ones: under `nohup` that is SIGHUP, and after `&` in a script SIGINT."""
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 

@@ -86,10 +86,13 @@ def test_a_folder_of_train_may_say_that_it_has_no_labels(tmp_path: Path, name: s
     assert as_sets(reviews)["unsupervised"] == {("It has a dog.", -1)}
 
 
-def test_unlabelled_reviews_in_a_folder_of_their_own_are_announced_as_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["unsup", "unlabeled"])
+def test_unlabelled_reviews_in_a_folder_of_their_own_are_announced_as_not_read(
+    tmp_path: Path, name: str
+) -> None:
     tree = write_tree(tmp_path / "tree") / "aclImdb"
-    (tree / "train/unsup").rename(tree / "unsup")
-    with pytest.warns(DataWarning, match=r"not read: unsup/\*\.txt\. .* move them to train/unsup$"):
+    (tree / "train/unsup").rename(tree / name)
+    with pytest.warns(DataWarning, match=rf"not read: {name}/\*\.txt\. .* move them to train/unsup$"):
         assert "unsupervised" not in as_sets(read(tree))
 
 

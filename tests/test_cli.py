@@ -133,7 +133,8 @@ def test_the_time_of_a_dry_run_includes_the_updates_of_all_steps(
     # To learn a batch, to predict one, and to update the weights with and without those that Muon updates.
     seconds = iter([0.0, 0.0, 5.0, 2.0])
     monkeypatch.setattr(estimate, "_seconds", lambda *_: next(seconds))
-    command = ("train", "--config", config_path, "--set", f"train.batch_tokens={batch_tokens}")
+    options = (f"train.batch_tokens={batch_tokens}", "train.epochs=1", "train.evals_per_epoch=1")
+    command = ("train", "--config", config_path, *(word for option in options for word in ("--set", option)))
     cost = json.loads(imdb_tx(*command, "--dry-run", "--json").stdout)["estimate"]
     assert cost["seconds"] == 2 * cost["num_steps"] + 3 * math.ceil(cost["num_steps"] / steps_an_update)
 

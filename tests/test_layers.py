@@ -51,6 +51,18 @@ def test_the_gradients_of_a_layer_norm_in_bf16_lose_nothing_over_many_tokens() -
         assert (rough.float() - exact).norm() < 0.01 * exact.norm()
 
 
+def test_a_layer_norm_in_bf16_gives_the_same_in_training_as_in_prediction() -> None:
+    torch.manual_seed(0)
+    norm, x = LayerNorm(32), torch.randn(8, 64, 32).bfloat16()
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    exact = torch.nn.functional.layer_norm(x.float(), (32,), norm.weight, norm.bias)
+    for is_training in (True, False):
+        out = norm.train(is_training)(x)
+        assert out.dtype == torch.bfloat16
+        assert (out.float() - exact).norm() < 0.01 * exact.norm()
+
+
 def test_channel_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     dropout = Dropout(0.25, by_channel=True).train()

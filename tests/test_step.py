@@ -176,21 +176,25 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
         torch.testing.assert_close(parameter, expected)
 
 
-def test_with_few_tokens_in_a_batch_the_average_joins_eight_steps(tiny: Tiny) -> None:
-    config = tiny("train.batch_tokens=512", "train.ema_decay=0.2")
-    learner, before, batch, _ = a_step(config)
-    for step in range(1, 8):
+@pytest.mark.parametrize(
+    "options", [{"ema_decay": 0.2}, {"ema_decay": 0.998}, {"ema_decay": 0.9, "first_share": 0.3}]
+)
+def test_the_average_of_joined_steps_has_the_decays_of_all_of_them(
+    tiny: Tiny, options: dict[str, float]
+) -> None:
+    config = tiny("train.batch_tokens=512").replaced("train", **options)
+    learner, split = new_learner(config), prepared(config).splits["train"]
+    batch = get_batch(split, make_plan(config, split).batches[0][1], CPU)
+    before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+    for step in range(7):
+        train_step(learner, batch, step, 8, num_joined=0)
         for name, parameter in learner.averaged.named_parameters():
-            torch.testing.assert_close(parameter, before[name])
-        train_step(learner, batch, step, 12)
-    after = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+            torch.testing.assert_close(parameter, before[name], rtol=0, atol=0)
+    train_step(learner, batch, 7, 8, num_joined=8)
+    kept = math.prod(_decay_of(config.train, step, 8) for step in range(8))
     for name, parameter in learner.averaged.named_parameters():
-        torch.testing.assert_close(parameter, 0.2**8 * before[name] + (1 - 0.2**8) * after[name])
-    for step in range(8, 12):  # the last step joins the three before
-        train_step(learner, batch, step, 12)
-    for name, parameter in learner.averaged.named_parameters():
-        last = learner.model.get_parameter(name)
-        torch.testing.assert_close(parameter, 0.2**4 * after[name] + (1 - 0.2**4) * last)
+        after = learner.model.get_parameter(name)
+        torch.testing.assert_close(parameter, kept * before[name] + (1 - kept) * after)
 
 
 @pytest.mark.parametrize(

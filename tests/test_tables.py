@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import os
 import re
 import threading
@@ -269,6 +270,64 @@ def test_the_columns_of_a_json_file_hold_the_values_of_all_its_rows(
     assert [row["image"] for row in rows] == [None, None, ["x.png"]]
     assert rows[2]["style"] == {"Format:": None, "Color:": "red"}
     assert told == [f"{path}: line 4 does not fit the table's columns (column 'price' cannot hold its value)"]
+
+
+LARGE = 2**60 + 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "stored"),
+    [
+        ([2**63 + 5, 2**63 + 7, 5], [2**63 + 5, 2**63 + 7, 5]),  # without a sign
+        ([5, 6, 2**63 + 5], [5, 6, 2**63 + 5]),
+        ([LARGE, LARGE, 0.5, LARGE], [LARGE, LARGE, LARGE]),  # a float could not hold the others
+        ([LARGE, LARGE, math.nan, math.nan], [LARGE, LARGE, None, None]),
+        ([math.nan, math.nan, "a", "b"], [None, None, "a", "b"]),
+        ([1, 2, math.nan, 0.5], [1.0, 2.0, None, 0.5]),
+        ([[], ["x"], 3, 3], [[], ["x"]]),
+        ([True, False, 1], [True, False]),
+    ],
+)
+def test_a_json_file_keeps_numbers_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[object], stored: list[object]
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    lines = [json.dumps({"text": "t", "n": number}) for number in numbers]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    told: list[str] = []
+    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    values = [n for batch, _ in blocks for n in batch.column("n").to_pylist()]
+    assert [None if value != value else value for value in values] == stored
+    assert len(told) == len(numbers) - len(stored)
+
+
+def test_the_rows_before_the_damage_of_a_json_file_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    monkeypatch.setattr("imdb_transformer.data.rows.READ_BYTES", 100)
+    lines = "".join(f'{{"text": "{i} {os.urandom(40).hex()}"}}\n' for i in range(2000))
+    path = tmp_path / "r.jsonl.gz"
+    path.write_bytes(gzip.compress(lines.encode())[:-5000])
+    texts: list[str] = []
+    _, blocks = open_table(path, {"text": ""})
+    with pytest.raises(DataError, match="cannot be read as JSONL"):
+        texts.extend(text for batch, _ in blocks for text in batch.column("text").to_pylist())
+    assert len(texts) > 500
+    assert texts[:1] == [json.loads(lines.split("\n")[0])["text"]]
+
+
+def test_keys_that_are_ids_do_not_all_become_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 2)
+    monkeypatch.setattr("imdb_transformer.data.json_rows.MAX_COLUMNS", 3)
+    lines = [json.dumps({"text": "t", f"key{i}": 1, "votes": {f"user{i}": 1}}) for i in range(8)]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    told: list[str] = []
+    schema, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    assert schema.names == ["text", "key0", "votes", "key1"]
+    assert schema.field("votes").type.num_fields == 2
+    assert sum(len(batch) for batch, _ in blocks) == 2
+    assert len(told) == 6
 
 
 def test_a_label_that_gets_decimals_late_in_a_json_file_is_read(

@@ -38,8 +38,7 @@ MAX_DOWNLOAD_BYTES = 1 << 30
 READ_LIMIT = 16 << 20
 TIMEOUT_SECONDS = 30
 
-UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")
-"""of a split; the first is the official archive's"""
+UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")  # the first: the official archive
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
 READING = "reading file"
 
@@ -123,7 +122,8 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
     returns, the file is left out. With `classes` the split `train` may be missing.
     """
     for folder in root.iterdir():
-        if split_of_name(folder) == "unsupervised" and any(folder.glob("*.txt")):
+        is_unlabelled = folder.name.lower() in UNLABELLED_FOLDERS and folder.is_dir()
+        if is_unlabelled and any(file.suffix.lower() == ".txt" for file in folder.iterdir()):
             warn(f"{root}: not read: {folder.name}/*.txt. To learn them, move them to train/unsup")
     paths = [path for path in sorted(root.glob("*/*/*")) if _is_review(path.relative_to(root))]
     files = (

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -11,8 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
+from imdb_transformer.errors import DataError
 
 MAX_NESTING = 100
+MAX_COLUMNS = 1000  # that rows after the first ones may add up to: keys may be ids
+MAX_EXACT = 2**53  # the largest integer to which all smaller ones are floats, too
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """also one that is cut: otherwise each escaped quote in it would start another search to the end"""
@@ -65,26 +69,43 @@ def _parsed(text: str, encoding: str) -> Any:
 
 
 def schema_of(parts: Iterable[list[Row]], wanted: Iterable[str] | None) -> pa.Schema:
-    """The columns of rows, with types that hold the values of all parts, or else those of the first.
+    """The columns of rows, with types that hold the values of all parts.
 
-    Columns that are not `wanted` are empty, unless that is None.
+    If no type does, a column has the type of the parts before. Columns that are not `wanted` are empty,
+    unless that is None. Names after the first `MAX_COLUMNS` are left out, except those of the first part.
+    If a part cannot be read, the columns are those of the parts before.
     """
     kinds: dict[str, pa.DataType] = {}
-    for part in parts:
+    large: set[str] = set()  # columns of integers that a float would change
+    for number, part in enumerate(_until_error(parts)):
         for name in dict.fromkeys(name for _, cells in part for name in cells):
-            is_filled = wanted is None or name in wanted
-            kind = type_of([cells.get(name) for _, cells in part if is_filled])
-            kinds[name] = _wider(kinds.get(name, pa.null()), kind)
+            if number and name not in kinds and len(kinds) >= MAX_COLUMNS:
+                continue
+            cells_of = (cells.get(name) for _, cells in part if wanted is None or name in wanted)
+            values = [None if value != value else value for value in cells_of]  # NaN is missing
+            kind = type_of(values)
+            if pa.types.is_integer(kind) and any(abs(value) > MAX_EXACT for value in values if value):
+                large.add(name)
+            if not (name in large and pa.types.is_floating(kind)):
+                kinds[name] = _wider(kinds.get(name, pa.null()), kind)
     return pa.schema([(name, with_leaves(kind, TEXT_FOR_NULL)) for name, kind in kinds.items()])
+
+
+def _until_error(parts: Iterable[list[Row]]) -> Iterator[list[Row]]:
+    with suppress(OSError, EOFError, zlib.error, ValueError, DataError):  # reported when the rows are read
+        yield from parts
 
 
 def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     """The type that holds the values of both, such as numbers with decimals; or the first."""
+    if {first, second} == {pa.int64(), pa.uint64()}:  # pyarrow would choose int64
+        return pa.uint64()
     both = [pa.schema([("column", kind)]) for kind in (first, second)]
     try:
-        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+        kind = pa.unify_schemas(both, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return first
+    return first if pa.types.is_struct(kind) and kind.num_fields > MAX_COLUMNS else kind
 
 
 def type_of(values: list[Any]) -> pa.DataType:
@@ -93,8 +114,8 @@ def type_of(values: list[Any]) -> pa.DataType:
     for kind in (None, pa.uint64()) if are_integers else (None,):  # hashes have 64 bits without a sign
         with suppress(pa.ArrowException, UnicodeError, OverflowError):  # mixed; a lone surrogate; too large
             return pa.array(values, kind).type
-    values = [value for value in values if value is not None and value == value]  # NaN is missing
-    kinds = Counter(type_of([value]) for value in values if len(values) > 1)
+    values = [value for value in values if value is not None]
+    kinds = Counter(with_leaves(type_of([value]), TEXT_FOR_NULL) for value in values if len(values) > 1)
     return kinds.most_common(1)[0][0] if kinds else pa.null()
 
 

@@ -33,8 +33,9 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
         return ""
     try:
         fitting = WINDOWS if _is_windows_text(path, encoding) else encoding
-        _, blocks = open_table(path, {}, encoding=fitting, bad_row=lambda _: None)
-        rows = next(blocks)[0]
+        with path.open("rb") as file:  # not the path: then all of a JSON file would be read
+            _, blocks = open_table(path, {}, encoding=fitting, bad_row=lambda _: None, file=file)
+            rows = next(blocks)[0]
     except (DataError, StopIteration, OSError, EOFError, zlib.error):
         return ""
     wanted = {"--text-column": text_column} | ({"--label-column": label_column} if label_column else {})
@@ -83,7 +84,7 @@ def _can_decode(data: bytes, encoding: str) -> bool:
 def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
     """Whether the names of columns are rather a row: one is repeated below it, or is alone and long.
 
-    In a survey, all answered cells of a column may repeat its name: that is no row.
+    In a survey, all answered cells of a column may repeat its name. Such a name is no review.
     """
     is_text = len(names) == 1 and len(names[0].split()) > MAX_NAME_WORDS
     values = [_values(rows.column(i)) - {None, ""} for i in range(len(names))]

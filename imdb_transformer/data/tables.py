@@ -145,7 +145,7 @@ def _json_schema(path: Path, encoding: str, wanted: Iterable[str] | None) -> pa.
     is_packed = path.suffix.lower() == ".gz"
     with gzip.open(path) if is_packed else path.open("rb") as file:
         lines = chain.from_iterable(rows.iter_lines(file, encoding, path))
-        records = read_json(lines, encoding, lambda *_: None)
+        records = read_json(lines, encoding, lambda *_: None)  # bad rows are reported when they are read
         return schema_of(in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of), wanted)
 
 

@@ -17,12 +17,11 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from imdb_transformer.config import TrainConfig
 from imdb_transformer.data.batches import batch_length
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES
-from imdb_transformer.training.optimizers import AdamW, Muon, joined_steps, make_optimizers, moments
+from imdb_transformer.training.optimizers import AdamW, Muon, make_optimizers, moments
 from imdb_transformer.training.plan import Batch, Indices, get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import VALIDATION_SHARE
@@ -103,23 +102,23 @@ def estimate(prepared: Prepared) -> Estimate:
         memory_bytes=4 * (2 * parameters["total"] + num_added) + activations,  # with weights and gradients
         resident_bytes=None if hardware.device.type == "cuda" else int(resident),
         seconds=seconds * share
-        + _seconds_of_updates(optimizers, config.train, plan.num_steps, hardware)
+        + _seconds_of_updates(optimizers, config.train.lr, plan.joined, hardware)
         + answer_seconds * num_validated / batch.num_tokens,
     )
 
 
 def _seconds_of_updates(
-    optimizers: list[AdamW | Muon], config: TrainConfig, num_steps: int, hardware: Hardware
+    optimizers: list[AdamW | Muon], lr: float, joined: list[int], hardware: Hardware
 ) -> float:
     """The time of the optimisers in all steps. Some steps may have no update of Muon."""
 
     def update(num_joined: int) -> None:
         for optimizer in optimizers:
-            optimizer.step(config.lr, 0, num_joined)
+            optimizer.step(lr, 0, num_joined)
 
-    num_with = sum(joined_steps(config, step, num_steps) > 0 for step in range(num_steps))
-    seconds_with, seconds_without = (_seconds(partial(update, joined), hardware) for joined in (1, 0))
-    return num_with * seconds_with + (num_steps - num_with) * seconds_without
+    num_without = joined.count(0)
+    seconds_with, seconds_without = (_seconds(partial(update, number), hardware) for number in (1, 0))
+    return (len(joined) - num_without) * seconds_with + num_without * seconds_without
 
 
 def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:

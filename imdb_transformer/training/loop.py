@@ -61,7 +61,10 @@ def training_loop(
             epoch, indices = plan.batches[step]
             share = shares(indices, world.size, prepared.train)[world.rank]
             batch = get_batch(prepared.train, share, hardware)
-            result = train_step(learner, batch, step, plan.num_steps, world=world, stop=bool(stops))
+            result = train_step(
+                learner, batch, step, plan.num_steps,
+                num_joined=plan.joined[step], world=world, stop=bool(stops),
+            )  # fmt: skip
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
             metrics.append({

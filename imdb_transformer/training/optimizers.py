@@ -20,9 +20,6 @@ ADAM_EPS = 1e-8
 MUON_MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0
 NUM_ITERATIONS = 5
-# With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
-# learns as well (configs/EXPERIMENTS.md).
-FEW_TOKENS, STEPS_AN_UPDATE = 2048, 8
 EPS = 1e-7
 
 
@@ -74,7 +71,7 @@ class Muon:
     def step(self, lr: float, step: int, num_joined: int = 1) -> None:
         """Each matrix's gradient, which it must have, joins its momentum.
 
-        Then, unless `num_joined` is 0, the matrix moves as far as in that many updates (`joined_steps`), with
+        Then, unless `num_joined` is 0, the matrix moves as far as in that many updates (`Plan.joined`), with
         Nesterov's momentum.
         """
         del step
@@ -115,17 +112,6 @@ def orthogonal(matrices: Tensor) -> Tensor:
 def norms(matrices: Tensor) -> Tensor:
     """(G, M, N) -> (G, 1, 1): the Frobenius norm of each matrix, never zero."""
     return matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
-
-
-def joined_steps(config: TrainConfig, step: int, num_steps: int) -> int:
-    """The number of steps, up to this one, that an update of Muon's matrices or of the average joins.
-
-    It is 0 if none follows this step. With few tokens in a batch, an update follows every
-    `STEPS_AN_UPDATE` steps and the last one. Otherwise one follows every step.
-    """
-    steps_an_update = STEPS_AN_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
-    num_joined = step % steps_an_update + 1
-    return num_joined if num_joined == steps_an_update or step + 1 == num_steps else 0
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:

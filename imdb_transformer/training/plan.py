@@ -31,6 +31,9 @@ KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without d
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
 KNOWS_OPINIONS = (600, 2, 8)  # from `imdb`, for short reviews
 MAX_EVALS = 4  # unless there are more epochs
+# With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
+# learns as well (configs/EXPERIMENTS.md).
+FEW_TOKENS, STEPS_AN_UPDATE = 2048, 8
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
 
@@ -46,10 +49,11 @@ class Batch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The batch of every step of every epoch, and the steps after which to validate."""
+    """The batch of every step of every epoch, and what follows each step."""
 
     batches: list[tuple[int, Indices]]  # (epoch, indices of reviews)
-    eval_steps: frozenset[int]
+    eval_steps: frozenset[int]  # a validation follows; the first step is 1
+    joined: list[int]  # the steps that Muon and the average of the weights join in an update; 0 for no update
 
     @property
     def num_steps(self) -> int:
@@ -118,7 +122,24 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     ends = np.searchsorted([epoch for epoch, _ in batches], epochs)  # epochs differ by a batch or two
     eval_epochs = np.arange(1, options.epochs * options.evals_per_epoch + 1) / options.evals_per_epoch
     steps = np.interp(eval_epochs, epochs, ends).round().astype(int).clip(1)
-    return Plan(batches, frozenset(steps.tolist()))
+    eval_steps = frozenset(steps.tolist())
+    return Plan(batches, eval_steps, joined_steps(options, len(batches), eval_steps))
+
+
+def joined_steps(config: TrainConfig, num_steps: int, eval_steps: frozenset[int]) -> list[int]:
+    """For each step, how many steps the update after it joins, or 0 if none follows.
+
+    With few tokens in a batch, an update follows `STEPS_AN_UPDATE` steps, or fewer before a validation.
+    Otherwise it follows every step.
+    """
+    steps_an_update = STEPS_AN_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
+    joined, num_waiting = [], 0
+    for step in range(1, num_steps + 1):
+        num_waiting += 1
+        is_due = num_waiting == steps_an_update or step in eval_steps
+        joined.append(num_waiting if is_due else 0)
+        num_waiting = 0 if is_due else num_waiting
+    return joined
 
 
 def epoch_batches(

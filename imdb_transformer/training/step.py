@@ -24,14 +24,7 @@ from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training.objectives import GUESSES, OBJECTIVES, Metrics
-from imdb_transformer.training.optimizers import (
-    AdamW,
-    Muon,
-    joined_steps,
-    learning_rate,
-    make_optimizers,
-    moments,
-)
+from imdb_transformer.training.optimizers import AdamW, Muon, learning_rate, make_optimizers, moments
 from imdb_transformer.training.plan import Batch, get_batch
 from imdb_transformer.training.prepare import Prepared
 
@@ -70,10 +63,12 @@ def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtyp
 
 
 def train_step(
-    learner: Learner, batch: Batch, step: int, num_steps: int, *, world: World = ALONE, stop: bool = False
-) -> StepResult:
+    learner: Learner, batch: Batch, step: int, num_steps: int, *,
+    num_joined: int = 1, world: World = ALONE, stop: bool = False,
+) -> StepResult:  # fmt: skip
     """Step `step` of `num_steps` on the mean loss; `batch` is this process's share of the step's reviews.
 
+    `num_joined` is the plan's `joined` of this step.
     Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, if the loss or the gradient is not finite.
     """
@@ -96,12 +91,12 @@ def train_step(
         )
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
     torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
-    num_joined = joined_steps(config, step, num_steps)
     for optimizer in learner.optimizers:
         optimizer.step(lr, step, num_joined)
     model.zero_grad()
     if averaged is not model and num_joined:
-        _move_average(model, averaged, _decay_of(config, step, num_steps) ** num_joined)
+        decays = (_decay_of(config, each, num_steps) for each in range(step + 1 - num_joined, step + 1))
+        _move_average(model, averaged, math.prod(decays))
     return result
 
 
