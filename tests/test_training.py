@@ -231,11 +231,13 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     """A large set is read once or twice in batches of 8,192 tokens, and a small one more often."""
 
     def settled_for(
-        num_reviews: int, length: int, *, dropout: float = 0.0, known: bool = False, **options: int | str
-    ) -> tuple[int, int]:
+        num_reviews: int, length: int, *,
+        dropout: float = 0.0, known: bool = False, num_classes: int = 2, **options: int | str,
+    ) -> tuple[int, int]:  # fmt: skip
         offsets = np.arange(num_reviews + 1) * length
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
-        split = EncodedSplit(np.zeros(0, np.uint16), offsets, np.zeros(num_reviews, np.int64), empty)
+        labels = np.arange(num_reviews) % num_classes
+        split = EncodedSplit(np.zeros(0, np.uint16), offsets, labels, empty)
         values = {"batch_tokens": 0, "epochs": 0, **options}
         model = Config().model.model_copy(update={"dropout": dropout})
         config = Config(model=model, train=TrainConfig(**values))  # type: ignore[arg-type]
@@ -260,6 +262,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(8_000, 25, dropout=0.1, init_from="imdb") == (800, 2)
     assert settled_for(3_000, 20, dropout=0.1, init_from="imdb") == (640, 4)
     assert settled_for(200, 5, dropout=0.1, init_from="imdb") == (512, 8)
+    assert settled_for(3_000, 20, dropout=0.1, init_from="imdb", num_classes=3) == (640, 8)
     assert settled_for(3_000, 70, dropout=0.1, init_from="imdb") == (32 * 70, 8)
     assert settled_for(8_000, 25, dropout=0.1, init_from="mine") == (800, 5)
     assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)

@@ -29,7 +29,7 @@ WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
-KNOWS_OPINIONS = (600, 2, 8)  # from `imdb`, for short reviews
+KNOWS_OPINIONS = (600, 2, 8)  # from `imdb`, for short reviews of two classes
 MAX_EVALS = 4  # unless there are more epochs
 # With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
 # learns as well (configs/EXPERIMENTS.md).
@@ -66,14 +66,14 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
-    memorises it, and its probabilities become too sure. `imdb` knows what an opinion is, and needs few steps
-    to learn how short texts say it. `knows_text` says that the encoder was pretrained on these reviews. Then
-    it learns their labels in one epoch or two.
+    memorises it, and its probabilities become too sure. `imdb` knows two classes of opinions, and needs few
+    steps to learn how short texts say them. `knows_text` says that the encoder was pretrained on these
+    reviews. Then it learns their labels in one epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
-    num_steps, fewest, most = _length_of_training(config, train.lengths, knows_text=knows_text)
+    num_steps, fewest, most = _length_of_training(config, train, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
     num_evals = options.evals_per_epoch
     if not options.epochs and num_evals == TrainConfig().evals_per_epoch:
@@ -81,14 +81,14 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
 
-def _length_of_training(
-    config: Config, lengths: NDArray[np.int64], *, knows_text: bool
-) -> tuple[int, int, int]:
+def _length_of_training(config: Config, train: EncodedSplit, *, knows_text: bool) -> tuple[int, int, int]:
     """Steps, and the fewest and most epochs."""
     has_encoder, has_dropout = bool(config.train.init_from), bool(config.model.dropout)
     if knows_text and has_encoder and not has_dropout:
         return KNOWS_TEXT
-    if are_short(lengths) and config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER)):
+    num_classes = train.labels.shape[1] if train.labels.ndim == 2 else len(np.unique(train.labels))
+    from_imdb = config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER))
+    if from_imdb and num_classes == 2 and are_short(train.lengths):
         return KNOWS_OPINIONS
     num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
     return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
