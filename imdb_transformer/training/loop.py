@@ -67,10 +67,7 @@ def training_loop(
             )  # fmt: skip
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
-            metrics.append({
-                "step": step + 1, "epoch": epoch, "lr": result.lr, "loss": result.loss, **result.metrics,
-                "gradient_norm": result.gradient_norm, "num_tokens": result.num_tokens,
-            })  # fmt: skip
+            metrics.append(result.line(step + 1, epoch))
 
             # --- validation and checkpoints
             validation, saves = None, counters.step in plan.eval_steps

@@ -5,7 +5,7 @@ Validation never changes the model: nothing is learnt from that split's text or 
 
 import copy
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +53,13 @@ class StepResult(NamedTuple):
     lr: float  # learning rate of the update
     num_tokens: int
     stop: bool  # whether a process was asked to stop
+
+    def line(self, step: int, epoch: int) -> dict[str, Any]:
+        """What `metrics.jsonl` says of a step."""
+        return {
+            "step": step, "epoch": epoch, "lr": self.lr, "loss": self.loss, **self.metrics,
+            "gradient_norm": self.gradient_norm, "num_tokens": self.num_tokens,
+        }  # fmt: skip
 
 
 def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtype) -> Learner:
