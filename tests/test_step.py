@@ -191,10 +191,10 @@ def test_the_average_of_joined_steps_has_the_decays_of_all_of_them(
         for name, parameter in learner.averaged.named_parameters():
             torch.testing.assert_close(parameter, before[name], rtol=0, atol=0)
     train_step(learner, batch, 7, 8, num_joined=8)
-    kept = math.prod(_decay_of(config.train, step, 8) for step in range(8))
+    share = math.prod(_decay_of(config.train, step, 8) for step in range(8))
     for name, parameter in learner.averaged.named_parameters():
         after = learner.model.get_parameter(name)
-        torch.testing.assert_close(parameter, kept * before[name] + (1 - kept) * after)
+        torch.testing.assert_close(parameter, share * before[name] + (1 - share) * after)
 
 
 @pytest.mark.parametrize(
