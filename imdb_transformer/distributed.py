@@ -17,13 +17,24 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from imdb_transformer.errors import USER_ERRORS, ConfigError, RunError, reason_of, requests_to_stop
+from imdb_transformer.errors import (
+    USER_ERRORS,
+    ConfigError,
+    Interrupted,
+    RunError,
+    reason_of,
+    requests_to_stop,
+)
 
 T = TypeVar("T")
 
 # How long to wait for a process that is alive: the first one may be tokenizing, or predicting soft labels. If
 # a process dies, its connections break, and the others notice at once.
 TIMEOUT = timedelta(hours=2)
+
+
+class ConnectionLost(RunError):
+    """Another process is gone."""
 
 
 class World(NamedTuple):
@@ -41,7 +52,7 @@ class World(NamedTuple):
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Replaces tensors of one type by their sums over all processes, in a single exchange.
 
-        Raises RunError if a process is gone.
+        Raises ConnectionLost if a process is gone.
         """
         if self.size == 1:
             return
@@ -53,7 +64,7 @@ class World(NamedTuple):
             tensor.copy_(part.view_as(tensor))
 
     def broadcast(self, value: T) -> T:
-        """The first process's value. Raises RunError if a process is gone."""
+        """The first process's value. Raises ConnectionLost if a process is gone."""
         if self.size == 1:
             return value
         values = [value]
@@ -77,7 +88,7 @@ class World(NamedTuple):
         return result  # type: ignore[return-value]
 
     def barrier(self) -> None:
-        """Returns when every process has called it. Raises RunError if one is gone."""
+        """Returns when every process has called it. Raises ConnectionLost if one is gone."""
         self.all_reduce_([torch.zeros(1)])
 
 
@@ -110,8 +121,20 @@ def process_group() -> Iterator[World]:
         raise ConfigError(f"WORLD_SIZE is set, but not by torchrun ({error}). {NOT_TORCHRUN}") from None
     try:
         yield World(dist.get_rank(), dist.get_world_size(), gpu)
+    except Interrupted as stopped:
+        # torchrun stops the others when a process dies. They may be ending already, for a better reason.
+        raise _lost_before(stopped) or stopped from None
     finally:
-        dist.destroy_process_group()
+        with signals_handled_by(signal.SIG_IGN):  # an exception in there could leave gloo's threads
+            dist.destroy_process_group()
+
+
+def _lost_before(stopped: Interrupted) -> ConnectionLost | None:
+    """The loss of the connection that was being handled when a signal came; None if there was none."""
+    error: BaseException | None = stopped
+    while error is not None and not isinstance(error, ConnectionLost):
+        error = error.__context__
+    return error
 
 
 def _number(variable: str, default: str) -> int:
@@ -146,7 +169,7 @@ def _partners() -> Iterator[None]:
         yield
     except RuntimeError as error:  # DistBackendError among them; gloo raises plain RuntimeErrors
         reason = reason_of(error)
-        raise RunError(
+        raise ConnectionLost(
             f"The connection to another process is lost ({reason}). The saved files are whole. If a "
             "training has begun, continue it with --resume RUN; otherwise start all processes again."
         ) from None
