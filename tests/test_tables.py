@@ -249,6 +249,13 @@ def test_a_later_row_of_a_pipe_with_other_types_or_columns_is_reported(
     assert [line.split(": ")[1][:6] for line in told] == ["line 3", "line 4", "line 5"]
 
 
+@pytest.mark.parametrize("content", [{"text": "good", "label": "pos"}, {"reviews": [{"text": "good"}]}])
+def test_an_object_on_several_lines_is_refused_with_advice(tmp_path: Path, content: object) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(content, indent=1))
+    with pytest.raises(DataError, match="an object goes on in the next line; write each on a line"):
+        rows_of(tmp_path / "r.json")
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_the_columns_of_a_json_file_hold_the_values_of_all_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
