@@ -125,7 +125,7 @@ def read(path: Path) -> dict[str, Any]:
         if size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes. A config has at most {MAX_CONFIG_BYTES:,}.")
         text = path.read_text(encoding="utf-8-sig")
-        tree = _parsed_yaml(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        tree = _parsed_yaml(text) if path.suffix.lower() in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # of UTF-8 and TOML, too
@@ -177,7 +177,7 @@ def _apply(tree: dict[str, Any], override: str) -> str:
         raise ConfigError(f"--set {override}: write it as section.key=value, for example train.lr=3e-4.")
     values = tree.setdefault(section, {})
     if not isinstance(values, dict):
-        raise ConfigError(f"--set {override}: {section} is not a section.")
+        raise ConfigError(f"--set {override}: {section} is not a section: the config gives it a value.")
     values[key] = toml_value(value.strip())
     return f"{section}.{key}"
 

@@ -1,7 +1,8 @@
 """Errors that a user may meet, each with the exit code of the process.
 
-0 is success. 1 is a defect of this program, with a traceback. 129, 130 and 143 are interruptions. The others
-are below. Every message is a sentence that says what is wrong, where, and what would be right.
+0 is success. 1 is a defect of this program, with a traceback. 129, 130 and 143 are interruptions; 141 is in
+`cli/screen.py`, and the others are below. Every message is a sentence that says what is wrong, where, and
+what would be right.
 """
 
 import inspect
@@ -38,7 +39,10 @@ def warn(message: str) -> None:
     """Gives a DataWarning, which names the line outside the package that began the work."""
     package = __name__.partition(".")[0]
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in (package, "contextlib"):
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        package,
+        "contextlib",
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DataWarning, stacklevel=level)
 

@@ -55,8 +55,8 @@ def keep_freed_memory() -> None:
     """Makes glibc keep freed memory for the next tensors.
 
     Otherwise the system maps each large tensor of a step again, with a page fault every 4 KiB. That takes a
-    quarter of a step's time (scripts/README.md). It changes the whole process, so commands call it, and
-    `Predictor.load` does not. Does nothing if the C library has no `mallopt`.
+    quarter of a step's time (scripts/README.md). It changes the whole process, so commands and
+    trainings call it, and `Predictor.load` does not. Does nothing if the C library has no `mallopt`.
     """
     if mallopt := _libc("mallopt"):
         for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 << 20)):

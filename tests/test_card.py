@@ -89,6 +89,12 @@ def test_the_card_of_a_student_names_its_teachers_and_compare_shows_them(
     assert compared["differences"] == {"teachers": [str(tmp_path / "my nb"), "none"]}
 
 
+def test_the_card_of_a_run_of_the_package_has_commands_that_work_beside_it(trained: Path) -> None:
+    evaluation = evaluate(trained)
+    assert 'imdb-tx predict --run imdb "' in card(run.open_run(Path("imdb")), evaluation)
+    assert 'imdb-tx predict --run . "' in card(run.open_run(trained), evaluation)
+
+
 def test_a_card_neither_names_folders_nor_contains_markup_of_a_class(trained: Path) -> None:
     opened = run.open_run(trained)
     evaluation = evaluate(trained, "validation").model_copy(update={

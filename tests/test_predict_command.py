@@ -1,5 +1,6 @@
 """`imdb-tx predict` as a whole: its files, notes and refusals."""
 
+import errno
 import gzip
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from imdb_transformer import config_file
 from imdb_transformer.errors import ConfigError, DataError
@@ -78,6 +80,33 @@ def test_a_bad_row_of_a_pipe_leaves_no_folder(trained: Path, tmp_path: Path) -> 
         ended = imdb_tx(*command, stdin=content)
         assert type(ended.exception) is (error or type(None))
         assert [path.name for path in tmp_path.iterdir()] == ([] if error else ["out.csv"])
+
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_a_full_disk_keeps_the_predictions_of_a_file_but_none_of_a_pipe(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_pipe: bool
+) -> None:
+    def write(table: pa.Table, path: Path, **options: str) -> None:
+        if "000001" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_feather(table, str(path), **options)
+
+    write_feather = feather.write_feather
+    monkeypatch.setattr(feather, "write_feather", write)
+    monkeypatch.setattr("imdb_transformer.data.tables.BLOCK_ROWS", 1)
+    source, output = tmp_path / "r.txt", tmp_path / "out.csv"
+    source.write_text("good\nbad\n")
+    command = ("predict", "--run", trained, "--output", output, "--input")
+    ended = imdb_tx(*command, "-", stdin="good\nbad\n") if is_pipe else imdb_tx(*command, source)
+    assert isinstance(ended.exception, OSError)
+    assert ("1 predictions are saved; add --resume" in ended.stderr) != is_pipe
+    assert sorted(path.name for path in tmp_path.iterdir() if path != source) == (
+        [] if is_pipe else [".out.csv.parts"]
+    )
+    monkeypatch.setattr(feather, "write_feather", write_feather)
+    if not is_pipe:
+        assert imdb_tx(*command, source, "--resume").exit_code == 0
+        assert len(output.read_text().splitlines()) == 3
 
 
 def test_predict_knows_the_column_of_the_runs_reviews(trained: Path, tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def test_a_run_may_be_called_like_a_checkpoint(trained: Path, tmp_path: Path, na
     assert (opened.folder, begin_from) == (folder, "last")
 
 
+def test_a_run_that_a_dot_names_has_its_own_name(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(copy)
+    assert run.open_run(Path()).folder == copy
+    assert run.locate(Path("checkpoints/best"))[1] == copy / "checkpoints" / "best"
+    monkeypatch.chdir(copy / "checkpoints")
+    assert run.open_run(Path("..")).folder == copy
+
+
 def test_a_run_records_its_environment_and_hashes(trained: Path) -> None:
     opened = run.open_run(trained)
     environment = json.loads((trained / "environment.json").read_text())

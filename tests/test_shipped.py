@@ -164,6 +164,12 @@ def test_each_part_of_pretraining_continues_the_one_before_and_base_can_start_fr
         assert each.tokenizer == first.tokenizer
 
 
+def test_a_checkpoint_of_a_shipped_run_can_be_named() -> None:
+    path = Path("imdb/checkpoints/best")
+    assert run.locate(path)[1] == run.SHIPPED / path
+    assert imdb_tx("predict", "--run", path, "a good film").stdout.startswith("pos")
+
+
 def test_an_evaluation_of_a_shipped_run_is_written_beside_your_runs() -> None:
     assert run.locate(Path("imdb-encoder"))[0].reports == Path("runs/imdb-encoder")
 

@@ -252,8 +252,14 @@ def test_a_later_row_of_a_pipe_with_other_types_or_columns_is_reported(
 @pytest.mark.parametrize("content", [{"text": "good", "label": "pos"}, {"reviews": [{"text": "good"}]}])
 def test_an_object_on_several_lines_is_refused_with_advice(tmp_path: Path, content: object) -> None:
     (tmp_path / "r.json").write_text(json.dumps(content, indent=1))
-    with pytest.raises(DataError, match="an object goes on in the next line; write each on a line"):
+    with pytest.raises(DataError, match="first line is not a whole object; write each object on a line"):
         rows_of(tmp_path / "r.json")
+
+
+def test_commas_after_the_objects_of_json_lines_are_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"text": "good"},\n{"text": "bad"},\n')
+    with pytest.raises(DataError, match="write each object on a line, without a comma after it"):
+        rows_of(tmp_path / "r.jsonl")
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -201,14 +201,17 @@ def write_rows(request: Request, source: Path, output: Path, *, resume: bool, fo
                     bar.update(num_rows - bar.n)
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
-            except (Interrupted, DataError) as stopped:
-                is_pipe = not source.is_file()
-                if is_pipe:  # it cannot be read again
+            except (Interrupted, DataError, OSError, MemoryError) as stopped:
+                if not source.is_file():  # a pipe cannot be read again
                     shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
-                if is_pipe or isinstance(stopped, DataError) or not num_rows:
                     raise
-                message = f"{stopped} {num_rows:,} predictions are saved; add --resume to continue."
-                raise Interrupted(message, exit_code=stopped.exit_code) from None
+                if isinstance(stopped, DataError) or not num_rows:
+                    raise
+                saved = f"{num_rows:,} predictions are saved; add --resume to continue."
+                if isinstance(stopped, Interrupted):
+                    raise Interrupted(f"{stopped} {saved}", exit_code=stopped.exit_code) from None
+                screen.note(saved)
+                raise
     if request.as_json:
         print(json.dumps({"output": str(output), "num_rows": num_rows}))
     screen.note(f"{num_rows:,} predictions written to {output}")

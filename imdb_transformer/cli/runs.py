@@ -27,7 +27,7 @@ def runs(folder: RunsFolder = options.RUNS, prune: Prune = False, as_json: optio
     if folder != options.RUNS and not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}.")
     if (folder / run.INFO).exists():
-        raise ConfigError(f"{folder} is a run. Name the folder that it is in: {folder.parent}.")
+        raise ConfigError(f"{folder} is a run. Name the folder that it is in: {folder.resolve().parent}.")
     if prune:
         for path, freed in upkeep.prune(folder):
             screen.note(f"{path}: {freed / 2**20:,.1f} MiB freed")

@@ -175,7 +175,8 @@ def _remedy(error: object) -> str:
     """Advice if the error is about a damaged file of the package."""
     from imdb_transformer.store.run import SHIPPED
 
-    is_of_package = isinstance(error, RunError) and str(SHIPPED) in str(error)
+    is_damage = any(sign in str(error) for sign in ("damaged", "cannot be read", "has changed", "missing"))
+    is_of_package = isinstance(error, RunError) and is_damage and str(SHIPPED) in str(error)
     return " It is a file of the package: install imdb-tx again." if is_of_package else ""
 
 

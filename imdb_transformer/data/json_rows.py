@@ -25,14 +25,15 @@ JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
     """The objects of JSON lines or of one array. In an array, rows are numbered by object.
 
-    Raises ValueError for an object that is written on several lines.
+    Raises ValueError if the first line holds only the beginning of an object.
     """
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, Any]]
     if first.lstrip().startswith("["):
         values = enumerate(_parsed("".join(chain([first], lines)), encoding), 1)
     elif first.lstrip().startswith("{") and first.rstrip()[-1] in "{[,":
-        raise ValueError("an object goes on in the next line; write each on a line, or a list of them: [...]")
+        advice = "write each object on a line, without a comma after it, or a list of them: [...]"
+        raise ValueError(f"its first line is not a whole object; {advice}")
     else:
         values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
     for number, value in values:

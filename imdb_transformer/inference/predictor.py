@@ -38,7 +38,7 @@ class Model(Protocol):
 
 
 class Prediction(NamedTuple):
-    """The most probable class of a text."""
+    """The class that is predicted for a text, and its probability."""
 
     label: str
     probability: float

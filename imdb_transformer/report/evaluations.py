@@ -144,7 +144,7 @@ def write_card(opened: run.Run) -> None:
 
 def card(opened: run.Run, evaluation: Evaluation) -> str:
     """The card as Markdown, with this evaluation and those on other reviews."""
-    config, name = opened.config, opened.folder.resolve().name
+    config, name = opened.config, opened.folder.name
     is_imdb, init_from = config.data.source == "hub", config.train.init_from
     model, yardstick = config.model, yardstick_of(opened.folder)
     source = markdown_text(Path(config.data.source).name)  # readers of the card do not have the other folders
@@ -165,6 +165,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     return read_asset("card.md").format(
         head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
         name=markdown_text(name),
+        run=name if opened.is_shipped else ".",
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(markdown_text, evaluation.classes)),
         data=f"It was trained on {source}. {start} Pages of this repository quote up to 20 texts each. The "

@@ -74,7 +74,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[TableRow]) -> str:
 
 def markdown_text(text: str) -> str:
     """Text that is neither Markdown nor HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>#|&~])", r"\\\1", " ".join(text.split()))
 
 
 def cell_text(value: object) -> str:

@@ -63,7 +63,7 @@ def write_training(folder: Path, num_steps: int) -> Path:
         accuracy_of = "accuracy on held-out tokens" if so_far.kind == "encoder" else "validation accuracy"
         scores.append((accuracy_of, f"{percent(so_far.validation.accuracy)} {at}"))
         scores.append(("validation loss", f"{so_far.validation.loss:.4f} {at}"))
-    name = opened.folder.resolve().name
+    name = opened.folder.name
     drawn = [
         figures.losses({name: logged}),
         figures.accuracies({name: logged}),

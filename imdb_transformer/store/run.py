@@ -194,6 +194,8 @@ def open_run(folder: Path) -> Run:
 
     Raises RunError if there is no run, or if it is damaged.
     """
+    if folder.name in ("", ".."):  # such as `.`: its name is shown, and its neighbours are looked for
+        folder = folder.resolve()
     if not (folder / INFO).exists() and any((SHIPPED / folder / name).exists() for name in (INFO, CONFIG)):
         folder = SHIPPED / folder
     info = open_info(folder)
@@ -236,7 +238,7 @@ def locate(path: Path) -> tuple[Run, Path]:
     run = open_run(path.parent.parent)
     if run.info.pruned and path.name != "best":
         raise RunError(f"{path} was deleted to free space. {run.folder} has its best checkpoint only.")
-    return run, path
+    return run, run.checkpoints / path.name
 
 
 def _now() -> str:

@@ -51,8 +51,8 @@ BLOCK = re.compile(r"(?<=^blocks\.)\d+")  # the number in a parameter's name
 
 def check_finished(path: Path) -> None:
     """Raises RunError for an unfinished run, but not for one of its checkpoints."""
-    opened, folder = run.locate(path)
-    if path != folder and opened.info.status != "finished":
+    opened, _ = run.locate(path)
+    if not run.is_checkpoint(path) and opened.info.status != "finished":
         raise RunError(
             f"{path} is not finished ({opened.info.status}): continue it with --resume, or name one of its "
             f"checkpoints, such as {opened.checkpoint('last')}."
@@ -217,8 +217,6 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     and the lowest bias of the others.
     """
     labels = train.labels[:NUM_FITTED]
-    if labels.ndim == 2:  # probabilities: a teacher's, for the last reviews
-        labels = labels.argmax(1)
     if len(set(labels)) < 2:
         return
     features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
