@@ -37,12 +37,9 @@ class DataWarning(UserWarning):
 
 def warn(message: str) -> None:
     """Gives a DataWarning, which names the line outside the package that began the work."""
-    package = __name__.partition(".")[0]
+    inside = (__name__.partition(".")[0], "contextlib")
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
-        package,
-        "contextlib",
-    ):
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DataWarning, stacklevel=level)
 

@@ -17,7 +17,6 @@ from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.imdb import UNKNOWN
 from imdb_transformer.data.tokenizer import PAD_ID
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.store import run
 
 Indices = NDArray[np.int64]
 
@@ -29,7 +28,7 @@ WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
-KNOWS_OPINIONS = (600, 2, 8)  # from `imdb`, for short reviews of two classes
+TWO_CLASSES = (600, 2, 8)  # from an encoder, for short reviews of two classes
 MAX_EVALS = 4  # unless there are more epochs
 # With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
 # learns as well (configs/EXPERIMENTS.md).
@@ -66,9 +65,9 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
-    memorises it, and its probabilities become too sure. `imdb` knows two classes of opinions, and needs few
-    steps to learn how short texts say them. `knows_text` says that the encoder was pretrained on these
-    reviews. Then it learns their labels in one epoch or two.
+    memorises it, and its probabilities become too sure. Two classes of short reviews need still fewer steps.
+    `knows_text` says that the encoder was pretrained on these reviews. Then it learns their labels in one
+    epoch or two.
     """
     options = config.train
     num_reviews = min(max(len(train.lengths) / BATCHES, MIN_REVIEWS), MAX_REVIEWS)
@@ -87,9 +86,8 @@ def _length_of_training(config: Config, train: EncodedSplit, *, knows_text: bool
     if knows_text and has_encoder and not has_dropout:
         return KNOWS_TEXT
     num_classes = train.labels.shape[1] if train.labels.ndim == 2 else len(np.unique(train.labels))
-    from_imdb = config.train.init_from == str(run.of_package(run.SHIPPED_CLASSIFIER))
-    if from_imdb and num_classes == 2 and are_short(train.lengths):
-        return KNOWS_OPINIONS
+    if has_encoder and num_classes == 2 and are_short(train.lengths):
+        return TWO_CLASSES
     num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
     return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
 
