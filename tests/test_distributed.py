@@ -209,7 +209,10 @@ with screen.exit_on_error(), process_group() as world:
 def test_a_process_that_is_stopped_while_it_ends_still_says_why_it_ends(tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text(STOPPED_WHILE_ENDING)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    began = time.monotonic()
     ended = done([*launcher, str(tmp_path / "ends.py")])
+    assert time.monotonic() - began < 60  # it was stopped
+    assert ended.returncode != 0
     assert "The connection to another process is lost" in ended.stderr
     assert "Stopped by" not in ended.stderr
 

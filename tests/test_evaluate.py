@@ -209,7 +209,7 @@ def test_bad_rows_of_other_reviews_can_be_skipped(trained: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("split", ["tset", "unsupervised"])
 def test_an_unlabelled_or_unknown_split_is_refused(trained: Path, split: str) -> None:
-    with pytest.raises(ConfigError, match="test, validation or train"):
+    with pytest.raises(ConfigError, match="test, validation, train or"):
         evaluate(trained, split)
 
 

@@ -99,7 +99,8 @@ def test_a_full_disk_keeps_the_predictions_of_a_file_but_none_of_a_pipe(
     command = ("predict", "--run", trained, "--output", output, "--input")
     ended = imdb_tx(*command, "-", stdin="good\nbad\n") if is_pipe else imdb_tx(*command, source)
     assert isinstance(ended.exception, OSError)
-    assert ("1 predictions are saved; add --resume" in ended.stderr) != is_pipe
+    assert ended.exception.errno == errno.ENOSPC
+    assert ("Predictions saved: 1; add --resume to continue" in ended.stderr) != is_pipe
     assert sorted(path.name for path in tmp_path.iterdir() if path != source) == (
         [] if is_pipe else [".out.csv.parts"]
     )

@@ -50,7 +50,7 @@ def test_a_stopped_prediction_resumes_to_the_same_output(
     assert imdb_tx(*command, whole).exit_code == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
-        with pytest.raises(Interrupted, match="24 predictions are saved"):
+        with pytest.raises(Interrupted, match="Predictions saved: 24"):
             imdb_tx(*command, stopped)
     assert not stopped.exists()
     with monkeypatch.context() as patch:

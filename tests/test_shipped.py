@@ -122,6 +122,12 @@ def test_a_damaged_or_missing_shipped_file_is_named(
     told = capsys.readouterr().err
     assert "model.safetensors cannot be read: No such file or directory. It is a file of the package" in told
     (tmp_path / "shipped" / "imdb" / run.INFO).unlink()
+    with pytest.raises(SystemExit, match="4"), exit_on_error():
+        Predictor.load("imdb", few=True)
+    assert "it has no run.json. It is a file of the package: install imdb-tx again" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="4"), exit_on_error():
+        raise RunError(f"{run.SHIPPED}/imdb does not fit: its model.width is 256, here it is 128.")
+    assert "of the package" not in capsys.readouterr().err
     with pytest.raises(RunError, match=r"imdb is not a run: it has no run\.json"):
         Predictor.load("imdb", few=True)
     shutil.rmtree(tmp_path / "shipped" / "imdb")

@@ -249,17 +249,20 @@ def test_a_later_row_of_a_pipe_with_other_types_or_columns_is_reported(
     assert [line.split(": ")[1][:6] for line in told] == ["line 3", "line 4", "line 5"]
 
 
-@pytest.mark.parametrize("content", [{"text": "good", "label": "pos"}, {"reviews": [{"text": "good"}]}])
-def test_an_object_on_several_lines_is_refused_with_advice(tmp_path: Path, content: object) -> None:
-    (tmp_path / "r.json").write_text(json.dumps(content, indent=1))
-    with pytest.raises(DataError, match="first line is not a whole object; write each object on a line"):
-        rows_of(tmp_path / "r.json")
-
-
-def test_commas_after_the_objects_of_json_lines_are_refused_with_advice(tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text('{"text": "good"},\n{"text": "bad"},\n')
-    with pytest.raises(DataError, match="write each object on a line, without a comma after it"):
+@pytest.mark.parametrize(
+    "content", ['{\n "text": "good"\n}', '{"a": [\n{"text": "good"}\n]}', '{"text": "good"},']
+)
+def test_the_advice_about_json_lines_says_that_an_object_is_on_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.jsonl").write_text(content)
+    with pytest.raises(
+        DataError, match=r"line 1 is not JSON .*; write each object on one line, without a comma"
+    ):
         rows_of(tmp_path / "r.jsonl")
+    (tmp_path / "r.jsonl").write_text('{"text": "cut",\n{"text": "good"}')
+    told = list[str]()
+    _, blocks = open_table(tmp_path / "r.jsonl", {"text": ""}, bad_row=told.append)
+    assert [text for batch, _ in blocks for text in batch.column("text").to_pylist()] == ["good"]
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

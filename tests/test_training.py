@@ -232,7 +232,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
 
     def settled_for(
         num_reviews: int, length: int, *,
-        dropout: float = 0.0, known: bool = False, num_classes: int = 3, **options: int | str,
+        dropout: float = 0.0, known: bool = False, num_classes: int = 2, **options: int | str,
     ) -> tuple[int, int]:  # fmt: skip
         offsets = np.arange(num_reviews + 1) * length
         empty = SplitReport(num_reviews=0, num_tokens=0, num_reviews_cut=0, num_tokens_cut=0)
@@ -245,9 +245,10 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
         return train.batch_tokens, train.epochs
 
     assert settled_for(22_500, 291) == (8192, 2)
-    assert settled_for(8_000, 25) == (800, 3)  # each padded to 32
-    assert settled_for(8_000, 25, dropout=0.1) == (800, 5)
-    assert settled_for(3_000, 20) == (640, 7)
+    assert settled_for(8_000, 25, num_classes=3) == (800, 3)  # each padded to 32
+    assert settled_for(8_000, 25, dropout=0.1, num_classes=3) == (800, 5)
+    assert settled_for(3_000, 20, num_classes=3) == (640, 7)
+    assert settled_for(3_000, 20, dropout=0.1, num_classes=3) == (640, 8)
     assert settled_for(1_200, 230) == (20 * 230, 8)
     assert settled_for(200, 230) == (16 * 230, 8)
     assert settled_for(200, 230, init_from="") == (16 * 230, 20)
@@ -257,14 +258,14 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
     assert settled_for(200, 230, known=True) == (16 * 230, 2)
     assert settled_for(200, 230, known=True, dropout=0.1) == (16 * 230, 8)
     assert settled_for(200, 230, known=True, init_from="") == (16 * 230, 20)
-    assert settled_for(200, 5, dropout=0.1) == (512, 8)
     assert settled_for(200, 5, dropout=0.1, init_from="") == (512, 20)
-    assert settled_for(8_000, 25, dropout=0.1, num_classes=2) == (800, 2)
-    assert settled_for(3_000, 20, num_classes=2) == (640, 4)
-    assert settled_for(200, 5, dropout=0.1, num_classes=2) == (512, 8)
-    assert settled_for(3_000, 70, dropout=0.1, num_classes=2) == (32 * 70, 8)
-    assert settled_for(8_000, 25, dropout=0.1, num_classes=2, init_from="") == (800, 5)
-    assert settled_for(8_000, 25, batch_tokens=1600) == (1600, 6)
+    assert settled_for(8_000, 25, dropout=0.1) == (800, 2)
+    assert settled_for(3_000, 20, dropout=0.1) == (640, 4)
+    assert settled_for(200, 5, dropout=0.1) == (512, 8)
+    assert settled_for(200, 5, known=True) == (512, 2)
+    assert settled_for(3_000, 70, dropout=0.1) == (32 * 70, 8)
+    assert settled_for(8_000, 25, dropout=0.1, init_from="") == (800, 5)
+    assert settled_for(8_000, 25, batch_tokens=1600, num_classes=3) == (1600, 6)
     assert settled_for(8_000, 25, epochs=1) == (800, 1)
 
 

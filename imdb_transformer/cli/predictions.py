@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 
 Method = Literal["pooling", "gradients"]
 STDIN = Path("standard input")
+STOPPED = (Interrupted, DataError, OSError, MemoryError, RuntimeError)  # torch may raise the last
 FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 
@@ -201,13 +202,13 @@ def write_rows(request: Request, source: Path, output: Path, *, resume: bool, fo
                     bar.update(num_rows - bar.n)
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
-            except (Interrupted, DataError, OSError, MemoryError) as stopped:
+            except STOPPED as stopped:
                 if not source.is_file():  # a pipe cannot be read again
                     shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
                     raise
                 if isinstance(stopped, DataError) or not num_rows:
                     raise
-                saved = f"{num_rows:,} predictions are saved; add --resume to continue."
+                saved = f"Predictions saved: {num_rows:,}; add --resume to continue."
                 if isinstance(stopped, Interrupted):
                     raise Interrupted(f"{stopped} {saved}", exit_code=stopped.exit_code) from None
                 screen.note(saved)

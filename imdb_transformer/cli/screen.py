@@ -39,6 +39,7 @@ SECONDS_BEFORE = 0.5  # quicker work shows no bar
 IS_FIRST = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes shows progress
 READER_LEFT = 128 + signal.SIGPIPE
 OUT_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
+SIGNS_OF_DAMAGE = ("damaged", "cannot be read", "has changed", "missing", "is not a run", "another version")
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "Storage size calculation")
 
 _bars: list[Any] = []
@@ -175,9 +176,9 @@ def _remedy(error: object) -> str:
     """Advice if the error is about a damaged file of the package."""
     from imdb_transformer.store.run import SHIPPED
 
-    is_damage = any(sign in str(error) for sign in ("damaged", "cannot be read", "has changed", "missing"))
-    is_of_package = isinstance(error, RunError) and is_damage and str(SHIPPED) in str(error)
-    return " It is a file of the package: install imdb-tx again." if is_of_package else ""
+    problem = str(error).partition(str(SHIPPED))[2]  # empty if it is about another folder
+    is_damage = isinstance(error, RunError) and any(sign in problem for sign in SIGNS_OF_DAMAGE)
+    return " It is a file of the package: install imdb-tx again." if is_damage else ""
 
 
 def _resource_sentence(error: Exception) -> str | None:

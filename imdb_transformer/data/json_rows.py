@@ -18,22 +18,17 @@ MAX_NESTING = 100
 MAX_COLUMNS = 1000  # that rows after the first ones may add up to: keys may be ids
 MAX_EXACT = 2**53  # the largest integer to which all smaller ones are floats, too
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
+ON_LINES = "; write each object on one line, without a comma after it, or all of them as a list: [...]"
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """also one that is cut: otherwise each escaped quote in it would start another search to the end"""
 
 
 def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
-    """The objects of JSON lines or of one array. In an array, rows are numbered by object.
-
-    Raises ValueError if the first line holds only the beginning of an object.
-    """
+    """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, Any]]
     if first.lstrip().startswith("["):
         values = enumerate(_parsed("".join(chain([first], lines)), encoding), 1)
-    elif first.lstrip().startswith("{") and first.rstrip()[-1] in "{[,":
-        advice = "write each object on a line, without a comma after it, or a list of them: [...]"
-        raise ValueError(f"its first line is not a whole object; {advice}")
     else:
         values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
     for number, value in values:
@@ -51,7 +46,8 @@ def _parsed_lines(
             try:
                 value = _parsed(line, encoding)
             except ValueError as error:
-                bad_row(number, str(error))
+                is_part = line.lstrip().startswith("{") and line.rstrip()[-1] in "{[,"
+                bad_row(number, f"{error}{ON_LINES if is_part else ''}")
             else:
                 yield number, value
 

@@ -28,7 +28,7 @@ WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
-TWO_CLASSES = (600, 2, 8)  # from an encoder, for short reviews of two classes
+SHORT_OF_TWO_CLASSES = (600, 2, 8)  # from an encoder
 MAX_EVALS = 4  # unless there are more epochs
 # With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
 # learns as well (configs/EXPERIMENTS.md).
@@ -65,7 +65,7 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
-    memorises it, and its probabilities become too sure. Two classes of short reviews need still fewer steps.
+    memorises it, and its probabilities become too sure. Short reviews of two classes need even fewer steps.
     `knows_text` says that the encoder was pretrained on these reviews. Then it learns their labels in one
     epoch or two.
     """
@@ -87,7 +87,7 @@ def _length_of_training(config: Config, train: EncodedSplit, *, knows_text: bool
         return KNOWS_TEXT
     num_classes = train.labels.shape[1] if train.labels.ndim == 2 else len(np.unique(train.labels))
     if has_encoder and num_classes == 2 and are_short(train.lengths):
-        return TWO_CLASSES
+        return SHORT_OF_TWO_CLASSES
     num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
     return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
 
