@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # heavy: imported in the functions
 
 Method = Literal["pooling", "gradients"]
 STDIN = Path("standard input")
-STOPPED = (Interrupted, DataError, OSError, MemoryError, RuntimeError)  # torch may raise the last
+ENDS_OF_PREDICTING = (Interrupted, DataError, OSError, MemoryError, RuntimeError)  # the last: torch
 FEW = 32  # texts; predicting them without torch takes less time than importing torch
 
 
@@ -202,7 +202,7 @@ def write_rows(request: Request, source: Path, output: Path, *, resume: bool, fo
                     bar.update(num_rows - bar.n)
                     if not is_new:  # rows of an earlier call do not count for the speed of this one
                         bar.initial = num_rows
-            except STOPPED as stopped:
+            except ENDS_OF_PREDICTING as stopped:
                 if not source.is_file():  # a pipe cannot be read again
                     shutil.rmtree(predicted_tables.parts_folder(output), ignore_errors=True)
                     raise

@@ -46,8 +46,8 @@ def _parsed_lines(
             try:
                 value = _parsed(line, encoding)
             except ValueError as error:
-                is_part = line.lstrip().startswith("{") and line.rstrip()[-1] in "{[,"
-                bad_row(number, f"{error}{ON_LINES if is_part else ''}")
+                goes_on = line.lstrip().startswith("{") and line.rstrip()[-1] in "{[,"
+                bad_row(number, f"{error}{ON_LINES if goes_on else ''}")
             else:
                 yield number, value
 

@@ -140,7 +140,7 @@ def split_of(source: str | None, split: str | None) -> str:
     splits = splits_below(place) if is_folder and not has_card(place) else set()
     is_whole = is_file or (bool(splits & {"test", ""}) and not splits & {"train", "validation"})
     if split not in (None, *LABELLED_SPLITS, ALL):
-        raise ConfigError(f"{split!r} has no labels: choose test, validation, train or, of a source, all.")
+        raise ConfigError(f"No labelled split is called {split!r}: choose test, validation, train or all.")
     if split == ALL and source is None:
         raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
     if is_file and split not in (None, ALL):
