@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.batches import BATCH_TOKENS, PADDING_MULTIPLE, in_order, length_batches, pad
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
-from imdb_transformer.training.plan import epoch_batches, joined_steps, make_plan, resolved
+from imdb_transformer.training.plan import epoch_batches, make_plan, resolved, update_sizes
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=200).map(np.array)
 
@@ -152,8 +152,8 @@ def test_batches_hold_similar_lengths_in_random_order() -> None:
         (2048, {3, 6}, [1] * 6),
     ],
 )
-def test_with_few_tokens_an_update_joins_eight_steps_or_those_before_a_validation(
+def test_with_few_tokens_an_update_follows_eight_steps_or_comes_before_a_validation(
     batch_tokens: int, eval_steps: set[int], expected: list[int]
 ) -> None:
     config = TrainConfig(batch_tokens=batch_tokens)
-    assert joined_steps(config, max(eval_steps), frozenset(eval_steps)) == expected
+    assert update_sizes(config, max(eval_steps), frozenset(eval_steps)) == expected

@@ -19,7 +19,7 @@ from imdb_transformer.training.optimizers import (
     make_optimizers,
     orthogonal,
 )
-from imdb_transformer.training.plan import joined_steps
+from imdb_transformer.training.plan import update_sizes
 from imdb_transformer.training.prepare import make_classifier
 from imdb_transformer.training.step import make_learner
 from tests.in_process import Tiny
@@ -76,13 +76,13 @@ def optimized(config: TrainConfig, name: str, gradients: list[torch.Tensor]) -> 
     model = Classifier(sizes, vocab_size=10, num_classes=2)
     optimizers, parameter = make_optimizers(model, config), model.get_parameter(name)
     values = [parameter.detach().clone()]
-    joined = joined_steps(config, len(gradients), frozenset([len(gradients)]))
+    updates = update_sizes(config, len(gradients), frozenset([len(gradients)]))
     for step, gradient in enumerate(gradients):
         for other in model.parameters():
             other.grad = torch.zeros_like(other)
         parameter.grad = gradient.clone()
         for optimizer in optimizers:
-            optimizer.step(config.lr, step, joined[step])
+            optimizer.step(config.lr, step, updates[step])
         values.append(parameter.detach().clone())
     return values
 

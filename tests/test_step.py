@@ -179,7 +179,7 @@ def test_the_moving_average_is_that_of_the_weights(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     "options", [{"ema_decay": 0.2}, {"ema_decay": 0.998}, {"ema_decay": 0.9, "first_share": 0.3}]
 )
-def test_the_average_of_joined_steps_has_the_decays_of_all_of_them(
+def test_an_update_of_the_average_for_several_steps_has_the_decays_of_all_of_them(
     tiny: Tiny, options: dict[str, float]
 ) -> None:
     config = tiny("train.batch_tokens=512").replaced("train", **options)
@@ -187,10 +187,10 @@ def test_the_average_of_joined_steps_has_the_decays_of_all_of_them(
     batch = get_batch(split, make_plan(config, split).batches[0][1], CPU)
     before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
     for step in range(7):
-        train_step(learner, batch, step, 8, num_joined=0)
+        train_step(learner, batch, step, 8, update_size=0)
         for name, parameter in learner.averaged.named_parameters():
             torch.testing.assert_close(parameter, before[name], rtol=0, atol=0)
-    train_step(learner, batch, 7, 8, num_joined=8)
+    train_step(learner, batch, 7, 8, update_size=8)
     share = math.prod(_decay_of(config.train, step, 8) for step in range(8))
     for name, parameter in learner.averaged.named_parameters():
         after = learner.model.get_parameter(name)

@@ -81,7 +81,7 @@ def estimate(prepared: Prepared) -> Estimate:
     tried = _tried_batch(prepared, plan.batches[largest][1])
     scale = sizes[largest] / tried.ids.numel()
     activations = int(scale * _activation_bytes(prepared, tried))
-    share = sum(sizes) / batch.ids.numel()
+    num_batches = sum(sizes) / batch.ids.numel()  # of the size that was tried
     num_validated = len(plan.eval_steps) * int(validation.lengths.sum()) if validation else 0
     parameters = parameters_by_part(model)
     peak_bytes = _peak_resident_bytes()
@@ -98,27 +98,27 @@ def estimate(prepared: Prepared) -> Estimate:
         tokens_per_epoch=int(train.lengths.sum()),
         steps_per_epoch=round(plan.num_steps / config.train.epochs, 1),
         num_steps=plan.num_steps,
-        flops=counter.get_total_flops() * share,
+        flops=counter.get_total_flops() * num_batches,
         memory_bytes=4 * (2 * parameters["total"] + num_added) + activations,  # with weights and gradients
         resident_bytes=None if hardware.device.type == "cuda" else int(resident),
-        seconds=seconds * share
-        + _seconds_of_updates(optimizers, config.train.lr, plan.joined, hardware)
+        seconds=seconds * num_batches
+        + _seconds_of_updates(optimizers, config.train.lr, plan.update_sizes, hardware)
         + answer_seconds * num_validated / batch.num_tokens,
     )
 
 
 def _seconds_of_updates(
-    optimizers: list[AdamW | Muon], lr: float, joined: list[int], hardware: Hardware
+    optimizers: list[AdamW | Muon], lr: float, update_sizes: list[int], hardware: Hardware
 ) -> float:
     """The time of the optimisers in all steps. Some steps may have no update of Muon."""
 
-    def update(num_joined: int) -> None:
+    def update(update_size: int) -> None:
         for optimizer in optimizers:
-            optimizer.step(lr, 0, num_joined)
+            optimizer.step(lr, 0, update_size)
 
-    num_without = joined.count(0)
-    seconds_with, seconds_without = (_seconds(partial(update, number), hardware) for number in (1, 0))
-    return (len(joined) - num_without) * seconds_with + num_without * seconds_without
+    num_without = update_sizes.count(0)
+    seconds_with, seconds_without = (_seconds(partial(update, size), hardware) for size in (1, 0))
+    return (len(update_sizes) - num_without) * seconds_with + num_without * seconds_without
 
 
 def _tried_batch(prepared: Prepared, indices: Indices) -> Batch:

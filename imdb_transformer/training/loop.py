@@ -1,7 +1,7 @@
 """The training loop: every step from the first to the last, to read from top to bottom.
 
 A step is a function of (config, reviews, step): the batch plan of (seed, epoch), the learning rate of the
-step, dropout of (seed, step). So the checkpoint `last` holds tensors and a few counters, and a run that
+step, dropout of (seed, step, rank). So the checkpoint `last` holds tensors and a few counters, and a run that
 continues from it equals the run that was never interrupted, on a CPU bit for bit.
 """
 
@@ -20,19 +20,19 @@ from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
-from imdb_transformer.training.plan import get_batch, make_plan, shares
+from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
 
-STEPS_BETWEEN_WRITES = 20  # of metrics
+LINES_BETWEEN_WRITES = 20  # of metrics
 
 
 class Update(NamedTuple):
     """A step that was taken, and the validation after it."""
 
-    step: int
+    step: int  # from 1
     num_steps: int
-    epoch: int
+    epoch: int  # from 0
     result: StepResult
     validation: Score | None
     saved: bool
@@ -48,50 +48,49 @@ def training_loop(
     Raises Interrupted, after saving, when `stops` has a signal. Raises DivergedError when loss, gradient or a
     weight is not finite; the checkpoint `last` is then unchanged. The run's status on disk says how it ended.
     """
-    config, hardware = opened.config, prepared.hardware
+    config = opened.config
     plan = make_plan(config, prepared.train)
     if world.is_first:
         opened = opened.with_status("running")
     clock_start = time.perf_counter() - counters.train_seconds
-    metrics: list[dict[str, Any]] = []  # lines that are not on disk yet
+    lines: list[dict[str, Any]] = []  # of metrics, not on disk yet; writing them empties the list
     try:
         while counters.step < plan.num_steps:
             # --- one step
-            step, began = counters.step, time.perf_counter()
-            epoch, indices = plan.batches[step]
-            share = shares(indices, world.size, prepared.train)[world.rank]
-            batch = get_batch(prepared.train, share, hardware)
+            num_done, step, began = counters.step, counters.step + 1, time.perf_counter()
+            epoch, indices = plan.batches[num_done]
+            batch = get_batch(prepared.train, indices, prepared.hardware, world)
             result = train_step(
-                learner, batch, step, plan.num_steps,
-                num_joined=plan.joined[step], world=world, stop=bool(stops),
+                learner, batch, num_done, plan.num_steps,
+                update_size=plan.update_sizes[num_done], world=world, stop=bool(stops),
             )  # fmt: skip
             now = time.perf_counter()
             counters = counters.after_step(result.num_tokens, now - began, now - clock_start)
-            metrics.append(result.line(step + 1, epoch))
+            lines.append(result.line(step, epoch))
 
             # --- validation and checkpoints
-            validation, saves = None, counters.step in plan.eval_steps
+            validation, saves = None, step in plan.eval_steps
             if saves:
-                validation = world.broadcast(validate(learner, prepared, step + 1, result.lr))
+                validation = world.broadcast(validate(learner, prepared, step, result.lr))
                 if validation is not None:
-                    metrics.append({"step": step + 1, "validation": validation.model_dump()})
+                    lines.append({"step": step, "validation": validation.model_dump()})
                 counters = counters.after_validation(validation, config.train.best_by)
                 counters = counters.model_copy(update={"train_seconds": time.perf_counter() - clock_start})
-                checkpoints.save(opened, learner, counters, metrics, world)
-            elif len(metrics) >= STEPS_BETWEEN_WRITES:
-                checkpoints.write_metrics(opened, metrics, world)
+                checkpoints.save(opened, learner, counters, lines, world)
+            elif len(lines) >= LINES_BETWEEN_WRITES:
+                checkpoints.write_metrics(opened, lines, world)
             text = sample(learner, prepared) if saves else ""
-            yield Update(step + 1, plan.num_steps, epoch, result, validation, saves, text)
+            yield Update(step, plan.num_steps, epoch, result, validation, saves, text)
 
             # --- stop on request; several processes all stop after the same step
             is_asked = result.stop if world.size > 1 else stops
-            if is_asked and counters.step < plan.num_steps and all_finite(learner.model):
+            if is_asked and step < plan.num_steps and all_finite(learner.model):
                 if not saves:
-                    checkpoints.save(opened, learner, counters, metrics, world)
-                raise _interrupted(opened, step + 1, plan.num_steps, world, stops)
+                    checkpoints.save(opened, learner, counters, lines, world)
+                raise _interrupted(opened, step, plan.num_steps, world, stops)
     except DivergedError as error:
-        metrics.append({"step": step + 1, "diverged": str(error)})
-        checkpoints.write_metrics(opened, metrics, world)
+        lines.append({"step": step, "diverged": str(error)})
+        checkpoints.write_metrics(opened, lines, world)
         raise _diverged(opened, error, world) from None
     if world.is_first:
         conclude(opened).with_status("finished")

@@ -35,9 +35,9 @@ class AdamW:
         self.moments = {name: zeros_like([*decaying, *others]) for name in ("exp_avg", "exp_avg_sq")}
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, num_joined: int = 1) -> None:
+    def step(self, lr: float, step: int, update_size: int = 1) -> None:
         """Update number `step`, from 0, of each parameter from its gradient, which it must have."""
-        del num_joined  # every step has an update
+        del update_size  # every step has an update
         for parameters, weight_decay in self.groups:
             gradients = [parameter.grad for parameter in parameters]
             means = [self.moments["exp_avg"][parameter] for parameter in parameters]
@@ -68,19 +68,19 @@ class Muon:
             self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, num_joined: int = 1) -> None:
-        """Each matrix's gradient, which it must have, joins its momentum.
+    def step(self, lr: float, step: int, update_size: int = 1) -> None:
+        """Adds each matrix's gradient, which it must have, to its momentum.
 
-        Then, unless `num_joined` is 0, the matrix moves as far as in that many updates (`Plan.joined`), with
-        Nesterov's momentum.
+        Then, unless `update_size` is 0, it moves the matrix as far as so many updates would, with Nesterov's
+        momentum.
         """
         del step
-        lr = lr * self.lr_scale * num_joined
+        lr = lr * self.lr_scale * update_size
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]
             means = [self.moments["momentum_buffer"][matrix] for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - MUON_MOMENTUM)  # type: ignore[arg-type]
-            if not num_joined:
+            if not update_size:
                 continue
             updates = torch._foreach_lerp(gradients, means, MUON_MOMENTUM)  # type: ignore[arg-type]
             stacked = torch.stack([update.to(self.dtype) for update in updates])
@@ -102,16 +102,11 @@ def orthogonal(matrices: Tensor) -> Tensor:
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonal(matrices.mT).mT
     a, b, c = COEFFICIENTS
-    x = matrices / norms(matrices)  # no singular value is above 1
+    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)  # no singular value is above 1
     for _ in range(NUM_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
-
-
-def norms(matrices: Tensor) -> Tensor:
-    """(G, M, N) -> (G, 1, 1): the Frobenius norm of each matrix, never zero."""
-    return matrices.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
@@ -144,8 +139,8 @@ def make_optimizers(
     vectors: list[Tensor] = []  # biases and layer norms, which do not decay
     for name, parameter in model.named_parameters():
         is_for_muon = config.optimizer == "muon" and name.startswith(("encoder.blocks.", "decoder.blocks."))
-        chosen = vectors if parameter.ndim < 2 else for_muon if is_for_muon else matrices
-        chosen.append(parameter)
+        group = vectors if parameter.ndim < 2 else for_muon if is_for_muon else matrices
+        group.append(parameter)
     decay = config.weight_decay
     optimizers: list[AdamW | Muon] = [AdamW(matrices, vectors, weight_decay=decay, beta2=config.beta2)]
     if for_muon:

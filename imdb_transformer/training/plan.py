@@ -16,6 +16,7 @@ from imdb_transformer.data.batches import length_batches, pad, padded
 from imdb_transformer.data.encoded import EncodedSplit
 from imdb_transformer.data.imdb import UNKNOWN
 from imdb_transformer.data.tokenizer import PAD_ID
+from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.hardware import Hardware
 
 Indices = NDArray[np.int64]
@@ -30,9 +31,9 @@ KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without d
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
 SHORT_OF_TWO_CLASSES = (600, 2, 8)  # from an encoder
 MAX_EVALS = 4  # unless there are more epochs
-# With few tokens in a batch, an update of Muon takes a third of a step or more. There, one in so many steps
-# learns as well (configs/EXPERIMENTS.md).
-FEW_TOKENS, STEPS_AN_UPDATE = 2048, 8
+# With few tokens in a batch, an update of Muon takes a third of a step or more. Then an update after every
+# eighth step trains as well (configs/EXPERIMENTS.md).
+FEW_TOKENS, STEPS_PER_UPDATE = 2048, 8
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
 
@@ -52,7 +53,9 @@ class Plan(NamedTuple):
 
     batches: list[tuple[int, Indices]]  # (epoch, indices of reviews)
     eval_steps: frozenset[int]  # a validation follows; the first step is 1
-    joined: list[int]  # the steps that Muon and the average of the weights join in an update; 0 for no update
+    update_sizes: list[int]
+    """for each step, the number of steps that the update after it stands for, or 0 if none follows: an update
+    of Muon's matrices and of the weights' average"""
 
     @property
     def num_steps(self) -> int:
@@ -121,23 +124,23 @@ def make_plan(config: Config, train: EncodedSplit) -> Plan:
     eval_epochs = np.arange(1, options.epochs * options.evals_per_epoch + 1) / options.evals_per_epoch
     steps = np.interp(eval_epochs, epochs, ends).round().astype(int).clip(1)
     eval_steps = frozenset(steps.tolist())
-    return Plan(batches, eval_steps, joined_steps(options, len(batches), eval_steps))
+    return Plan(batches, eval_steps, update_sizes(options, len(batches), eval_steps))
 
 
-def joined_steps(config: TrainConfig, num_steps: int, eval_steps: frozenset[int]) -> list[int]:
-    """For each step, how many steps the update after it joins, or 0 if none follows.
+def update_sizes(config: TrainConfig, num_steps: int, eval_steps: frozenset[int]) -> list[int]:
+    """For each step, the number of steps that the update after it stands for, or 0 if none follows.
 
-    With few tokens in a batch, an update follows `STEPS_AN_UPDATE` steps, or fewer before a validation.
+    With few tokens in a batch, an update follows `STEPS_PER_UPDATE` steps, or fewer before a validation.
     Otherwise it follows every step.
     """
-    steps_an_update = STEPS_AN_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
-    joined, num_waiting = [], 0
+    steps_per_update = STEPS_PER_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
+    sizes, num_waiting = [], 0
     for step in range(1, num_steps + 1):
         num_waiting += 1
-        is_due = num_waiting == steps_an_update or step in eval_steps
-        joined.append(num_waiting if is_due else 0)
+        is_due = num_waiting == steps_per_update or step in eval_steps
+        sizes.append(num_waiting if is_due else 0)
         num_waiting = 0 if is_due else num_waiting
-    return joined
+    return sizes
 
 
 def epoch_batches(
@@ -182,12 +185,13 @@ def shares(indices: Indices, num_processes: int, train: EncodedSplit) -> list[In
     return [indices[rank::num_processes] for rank in range(num_processes)]
 
 
-def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware) -> Batch:
-    """The reviews with these indices as a batch on the device.
+def get_batch(split: EncodedSplit, indices: Indices, hardware: Hardware, world: World = ALONE) -> Batch:
+    """The reviews with these indices as a batch on the device; with several processes, this one's share.
 
-    Without indices the batch is the first review, with `num_tokens` 0. A process that has no review in a step
-    uses it, and adds zeros to the sums.
+    A process may have no review in a step. Its batch is then the first review, with `num_tokens` 0, and it
+    adds zeros to the sums.
     """
+    indices = shares(indices, world.size, split)[world.rank]
     rows = indices if len(indices) else np.zeros(1, np.int64)
     reviews = [split.review(i) for i in rows]
     ids = _to_device(pad(reviews), hardware.device)

@@ -71,11 +71,11 @@ def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtyp
 
 def train_step(
     learner: Learner, batch: Batch, step: int, num_steps: int, *,
-    num_joined: int = 1, world: World = ALONE, stop: bool = False,
+    update_size: int = 1, world: World = ALONE, stop: bool = False,
 ) -> StepResult:  # fmt: skip
-    """Step `step` of `num_steps` on the mean loss; `batch` is this process's share of the step's reviews.
+    """Takes step `step`, counted from 0, of `num_steps`: it lowers the mean loss of the step's reviews.
 
-    `num_joined` is the plan's `joined` of this step.
+    `batch` is this process's share of these reviews, and `update_size` is from the plan's `update_sizes`.
     Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, if the loss or the gradient is not finite.
     """
@@ -89,7 +89,7 @@ def train_step(
         if parameter.grad is None:  # all processes sum the same tensors
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
-    result, num_units = _summed(metrics, gradients, batch, world, lr, stop=stop)
+    result, loss_count = _summed(metrics, gradients, batch, world, lr, stop=stop)
     if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
         raise DivergedError(
@@ -97,12 +97,12 @@ def train_step(
             f"at rate {lr:.3g}"
         )
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
-    torch._foreach_mul_(gradients, clipping / num_units)  # from a sum to the mean loss
+    torch._foreach_mul_(gradients, clipping / loss_count)  # from a sum to the mean loss
     for optimizer in learner.optimizers:
-        optimizer.step(lr, step, num_joined)
+        optimizer.step(lr, step, update_size)
     model.zero_grad()
-    if averaged is not model and num_joined:
-        decays = (_decay_of(config, each, num_steps) for each in range(step + 1 - num_joined, step + 1))
+    if averaged is not model and update_size:
+        decays = (_decay_of(config, each, num_steps) for each in range(step + 1 - update_size, step + 1))
         _move_average(model, averaged, math.prod(decays))
     return result
 
@@ -121,12 +121,13 @@ def _summed(
     world.all_reduce_([*gradients, sums, counts])
     norm = nn.utils.get_total_norm(gradients)
     # Waits for a GPU, which has all its work queued by now.
-    *numbers, num_tokens, stops, norm_of_sum = torch.cat([sums, counts, norm[None]]).tolist()
-    halves = numbers[: len(metrics)], numbers[len(metrics) :]
-    totals, divisors = (dict(zip(metrics, half, strict=True)) for half in halves)
+    numbers, num_metrics = torch.cat([sums, counts, norm[None]]).tolist(), len(metrics)
+    totals = dict(zip(metrics, numbers[:num_metrics], strict=True))
+    divisors = dict(zip(metrics, numbers[num_metrics : 2 * num_metrics], strict=True))
+    num_tokens, stops, norm_of_sum = numbers[2 * num_metrics :]
     means = {name: totals[name] / max(divisors[name], 1) for name in metrics}
-    loss, num_units = means.pop("loss"), divisors["loss"]
-    return StepResult(loss, means, norm_of_sum / num_units, lr, int(num_tokens), bool(stops)), num_units
+    loss, loss_count = means.pop("loss"), divisors["loss"]
+    return StepResult(loss, means, norm_of_sum / loss_count, lr, int(num_tokens), bool(stops)), loss_count
 
 
 @torch.no_grad()
@@ -153,7 +154,7 @@ def _noise_seed(seed: int, step: int, rank: int) -> int:
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
     """The score on validation, if it is held out. Raises DivergedError if it or a weight is not finite.
 
-    A classifier is scored on labels, and an encoder on the tokens that it guesses.
+    A classifier is scored on labels, and an encoder on the tokens that it guesses. `step` counts from 1.
     """
     model, split, validation = learner.averaged, prepared.validation, None
     if split is not None:
