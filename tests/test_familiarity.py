@@ -18,7 +18,7 @@ from imdb_transformer.inference.export import export
 from imdb_transformer.inference.predicted_tables import open_reviews
 from imdb_transformer.inference.predictor import Predictor, unfamiliar
 from imdb_transformer.store import run
-from imdb_transformer.training.start import begin
+from imdb_transformer.training.start import create_run
 from tests.conftest import imdb_tx, write_jsonl
 from tests.test_screen import typed
 
@@ -123,7 +123,7 @@ def test_a_training_on_another_language_warns_that_the_encoder_knows_few_words(
         config = load_config("base.toml", ["train.init_from=imdb-encoder"]).model_copy(update={"data": data})
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            begin(config, tmp_path / name, "classifier")
+            create_run(config, tmp_path / name, "classifier")
         texts = " ".join(str(each.message) for each in told)
         assert ("encoder of imdb-encoder knows few words of these reviews" in texts) == (name == "zh")
 

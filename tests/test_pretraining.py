@@ -17,7 +17,7 @@ from imdb_transformer.model.language import HEAD
 from imdb_transformer.store import metrics, run
 from imdb_transformer.training import step
 from imdb_transformer.training.prepare import prepare
-from imdb_transformer.training.start import begin
+from imdb_transformer.training.start import create_run
 from tests.conftest import imdb_tx
 from tests.in_process import CPU, Tiny, train, weights
 
@@ -82,7 +82,7 @@ def test_an_encoder_cannot_predict_and_the_error_names_the_command_that_fine_tun
 
 def test_fine_tuning_starts_from_the_saved_weights(tiny: Tiny, encoder: Path, tmp_path: Path) -> None:
     config = tiny("model.dropout=0.5", "tokenizer.max_length=32", f"train.init_from={encoder}")
-    begin(config, tmp_path / "run", "classifier")
+    create_run(config, tmp_path / "run", "classifier")
     started = run.open_run(tmp_path / "run")
     saved = load_file(run.open_run(encoder).checkpoint("best") / "model.safetensors")
     first = load_file(started.checkpoint("last") / "model.safetensors")
@@ -138,7 +138,7 @@ def test_fine_tuning_on_all_labels_keeps_the_tokenizer_of_pretraining(
 ) -> None:
     folder = tmp_path / "run"
     config = tiny("data.held_out_fraction=0", f"train.init_from={encoder}")
-    made = begin(config, folder, "classifier")
+    made = create_run(config, folder, "classifier")
     assert (folder / "tokenizer.json").read_bytes() == (encoder / "tokenizer.json").read_bytes()
     assert len(made.train.labels) == 200
 

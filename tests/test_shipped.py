@@ -24,7 +24,7 @@ from imdb_transformer.store.upkeep import unused, verify
 from imdb_transformer.training import starting_weights
 from imdb_transformer.training.adapt import is_due
 from imdb_transformer.training.prepare import prepare
-from imdb_transformer.training.start import begin, check_unchanged
+from imdb_transformer.training.start import check_unchanged, create_run
 from imdb_transformer.training.starting_weights import choose_start, probe_accuracy
 from tests.conftest import imdb_tx
 from tests.in_process import CPU
@@ -340,7 +340,7 @@ def test_a_run_on_short_reviews_has_the_config_that_it_was_started_with(tmp_path
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     data = [f"data.source={tmp_path / 'mine.csv'}", f"data.data_dir={tmp_path / 'data'}"]
     config = load_config("base.toml", data)
-    begin(config, tmp_path / "run", "classifier")
+    create_run(config, tmp_path / "run", "classifier")
     opened = run.open_run(tmp_path / "run")
     assert opened.config.model.dropout == 0.1
     check_unchanged(opened, config, ())

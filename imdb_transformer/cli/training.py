@@ -144,8 +144,8 @@ def _show_cost(
         prepared = prepare(tried, kind, hardware, teachers=teachers, ready=False)
         cost = estimate(prepared)
         if kind == "classifier" and adapt.is_due(tried, prepared.config):
-            reading = adapt.pretraining_config(prepared)
-            cost = cost.after(estimate(prepare(reading, "encoder", hardware)), reading.train.epochs)
+            before = adapt.pretraining_config(prepared)
+            cost = cost.after(estimate(prepare(before, "encoder", hardware)), before.train.epochs)
     # Training would choose the same epochs and batches, but not the temporary folder.
     config = prepared.config.model_copy(update={"data": config.data})
     if as_json:

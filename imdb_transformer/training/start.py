@@ -47,35 +47,37 @@ def training_steps(
     """
     if not isinstance(config, Config | None):
         raise TypeError(f"Pass a config, such as load_config('base.toml'), not {config!r}.")
-    begun: list[Prepared] = []  # in the first process
+    created: list[Prepared] = []  # in the first process only: to broadcast a model would copy it
     with process_group() as world:
-        path = world.broadcast(folder)
-        begins = world.broadcast(not resume or (config is not None and not (path / run.INFO).exists()))
-        if begins:
-            origins = tuple(teachers)
+        folder = world.broadcast(folder)
+        is_new = world.broadcast(not resume or (config is not None and not (folder / run.INFO).exists()))
+        if is_new:
             world.from_first(
-                lambda: begun.append(begin(config, path, kind, origins, soft_labels, requested, world.gpu))
+                lambda: created.append(
+                    create_run(config, folder, kind, tuple(teachers), soft_labels, requested, world.gpu)
+                )
             )
-        opened, begin_from = run_to_continue(path, kind)
-        if not begins and config is not None:
+        opened, checkpoint_name = run_to_continue(folder, kind)
+        if not is_new and config is not None:
             check_unchanged(opened, config, teachers)
-        if opened.info.status == "finished" and begin_from == run.LAST:
+        if opened.info.status == "finished" and checkpoint_name == run.LAST:
             return
-        again = None if begun else prepare_again(opened, choose_hardware(opened.config, world.gpu))
-        prepared = again or begun.pop()
-        chosen = prepared.hardware
+        if created:
+            prepared = created.pop()
+        else:
+            prepared = prepare_again(opened, choose_hardware(opened.config, world.gpu))
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
-            learner = make_learner(prepared.model, opened.config, kind, chosen.dtype)
-            counters = checkpoints.resume_from(opened, begin_from, learner, world)
+            learner = make_learner(prepared.model, opened.config, kind, prepared.hardware.dtype)
+            counters = checkpoints.resume_from(opened, checkpoint_name, learner, world)
             compile_if_long(prepared, world.size)
             for update in training_loop(opened, prepared, learner, counters, world, stops):
                 yield update
-                if update.step % STEPS_BETWEEN_RELEASES == 0 and chosen.device.type == "cpu":
+                if update.step % STEPS_BETWEEN_RELEASES == 0 and prepared.hardware.device.type == "cpu":
                     hardware.release_freed_memory()
             check_late_stop(opened, world, stops)
 
 
-def begin(
+def create_run(
     config: Config | None, folder: Path, kind: Kind, teachers: tuple[Path, ...] = (),
     soft_labels: SoftLabels = None, requested: Config | None = None, gpu: int = 0,
 ) -> Prepared:  # fmt: skip
@@ -171,17 +173,17 @@ def compile_if_long(prepared: Prepared, num_processes: int) -> None:
     """
     config, encoder = prepared.config, prepared.model.encoder
     assert isinstance(encoder, Encoder)
-    num_tokens = config.train.epochs * prepared.train.lengths.sum()
-    is_long = prepared.hardware.device.type == "cuda" and num_tokens >= TOKENS_TO_COMPILE
+    num_trained = config.train.epochs * prepared.train.lengths.sum()
+    is_long = prepared.hardware.device.type == "cuda" and num_trained >= TOKENS_TO_COMPILE
     if not (is_long and can_be_compiled(config.model)):
         return
     if problem := hardware.compiling_problem(prepared.hardware.device):
         warn(f"torch.compile does not work here ({problem}): training goes on without it, more slowly")
         return
-    share = config.train.batch_tokens // num_processes
-    share += config.tokenizer.max_length if num_processes > 1 else 0
-    share += share // 9 if config.pretrain.objective == "contrastive" else 0
-    encoder.forward = CompiledForward(encoder, share)  # type: ignore[method-assign]
+    batch_tokens = config.train.batch_tokens // num_processes
+    batch_tokens += config.tokenizer.max_length if num_processes > 1 else 0
+    batch_tokens += batch_tokens // 9 if config.pretrain.objective == "contrastive" else 0
+    encoder.forward = CompiledForward(encoder, batch_tokens)  # type: ignore[method-assign]
 
 
 def choose_hardware(config: Config, gpu: int) -> hardware.Hardware:

@@ -58,7 +58,7 @@ def train(
     See `trainings` and `training_steps` for the options and the errors.
     """
     origins = tuple(map(Path, [teachers] if isinstance(teachers, str | PathLike) else teachers))
-    with _own_random_numbers():
+    with _restored_random_state():
         for _, steps in trainings(config, Path(folder), teachers=origins, resume=resume):
             for _ in steps:
                 pass
@@ -73,13 +73,13 @@ def pretrain(
     With a `teacher`, a run of `pretrain`, it also learns the features of that run's encoder.
     """
     teachers = (Path(teacher),) if teacher else ()
-    with _own_random_numbers():
+    with _restored_random_state():
         for _ in training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume):
             pass
     return result_of(folder)
 
 
-def _own_random_numbers() -> AbstractContextManager[None]:
+def _restored_random_state() -> AbstractContextManager[None]:
     """Gives torch's random state back at the end: a training sets it anew in each step."""
     return torch.random.fork_rng(range(torch.cuda.device_count()))
 
@@ -97,16 +97,15 @@ def trainings(
     """
     start = config
     with process_group() as world:
-        begins = world.broadcast(not resume or not (folder / run.INFO).exists())
-        if isinstance(config, Config) and begins:
-            chosen, reading = world.from_first(lambda: _configs(config, folder, teachers, world.gpu))
-            start = chosen
-            if reading is not None:
+        is_new = world.broadcast(not resume or not (folder / run.INFO).exists())
+        if isinstance(config, Config) and is_new:
+            start, encoder_config = world.from_first(lambda: _configs(config, folder, teachers, world.gpu))
+            if encoder_config is not None:
                 encoder = _encoder_of(folder)
-                yield encoder, training_steps(reading, encoder, "encoder", resume=True)
+                yield encoder, training_steps(encoder_config, encoder, "encoder", resume=True)
                 world.barrier()  # another process may still read what is deleted
                 world.from_first(lambda: prune_run(run.open_run(encoder)))
-                start = chosen.replaced("train", init_from=str(encoder))
+                start = start.replaced("train", init_from=str(encoder))
         steps = training_steps(
             start, folder, "classifier", teachers=teachers, soft_labels=soft_labels, resume=resume,
             requested=config,
@@ -129,18 +128,18 @@ def _configs(
         return start, None
     with warnings.catch_warnings(action="ignore", category=DataWarning):  # the classifier's run gives them
         prepared = prepare(start, "classifier", hardware, teachers=teachers, ready=False)
-    reading = adapt.pretraining_config(prepared)
-    _check_usable(_encoder_of(folder), reading)
+    encoder_config = adapt.pretraining_config(prepared)
+    _check_usable(_encoder_of(folder), encoder_config)
     learner = make_learner(prepared.model, prepared.config, "classifier", hardware.dtype)
     checkpoints.check_space(folder, learner)  # now, not hours later
-    return start, reading
+    return start, encoder_config
 
 
 def _encoder_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-encoder")
 
 
-def _check_usable(encoder: Path, reading: Config) -> None:
+def _check_usable(encoder: Path, config: Config) -> None:
     """Raises RunError unless an encoder's folder is free, or has a run of this config to continue."""
     check_utf8(str(encoder))  # the classifier's config will name it
     if (run.SHIPPED / encoder.name).exists():
@@ -148,7 +147,7 @@ def _check_usable(encoder: Path, reading: Config) -> None:
     if encoder.exists() and not (encoder.is_dir() and not any(encoder.iterdir())):
         try:
             opened, _ = run_to_continue(encoder, "encoder")
-            check_unchanged(opened, reading, ())
+            check_unchanged(opened, config, ())
         except (RunError, NotADirectoryError):
             raise RunError(
                 f"An encoder would be trained in {encoder}, but something else is there. If you began it "
