@@ -205,5 +205,5 @@ def test_the_message_says_that_further_sheets_are_not_read(tmp_path: Path) -> No
     book.active.append(["this book"])  # type: ignore[union-attr]
     book.create_sheet().append(["text", "label"])
     book.save(tmp_path / "r.xlsx")
-    with pytest.raises(DataError, match=r"Only the first sheet is read\."):
+    with pytest.raises(DataError, match=r"Only the first visible sheet is read\."):
         sources.read(DataConfig(source=str(tmp_path / "r.xlsx")))

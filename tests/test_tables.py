@@ -211,8 +211,58 @@ def test_a_workbook_whose_first_sheet_is_blank_says_that_only_this_one_is_read(t
     book = openpyxl.Workbook()
     book.create_sheet("data").append(["text"])
     book.save(tmp_path / "r.xlsx")
-    with pytest.raises(DataError, match=r"is empty, or has only bad rows\. Only the first sheet"):
+    with pytest.raises(DataError, match=r"is empty, or has only bad rows\. Only the first visible sheet"):
         rows_of(tmp_path / "r.xlsx")
+
+
+def test_the_first_visible_sheet_of_a_workbook_is_read(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.sheet_state = "hidden"
+    for row in (["text"], ["good"]):
+        book.create_sheet("data") if len(book.sheetnames) == 1 else None
+        book["data"].append(row)
+    book.save(tmp_path / "r.xlsx")
+    assert [row["text"] for row in rows_of(tmp_path / "r.xlsx")] == ["good"]
+
+
+def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
+    """Excel stores the value of each formula. Programs that do not compute it leave it out."""
+    book = openpyxl.Workbook()
+    for row in (["text", "n", "m"], ["good", "=1+1", 3], ["bad", "=1+2", "=2*2"]):
+        book.active.append(row)
+    book.save(tmp_path / "r.xlsx")
+    with pytest.warns(DataWarning, match=r"^3 cells have a formula without a value.* in Excel and save it$"):
+        rows = rows_of(tmp_path / "r.xlsx")
+    assert rows == [{"text": "good", "n": "", "m": "3"}, {"text": "bad", "n": "", "m": ""}]
+
+
+def test_a_quote_that_is_escaped_by_a_backslash_is_reported_with_the_right_way(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text('text,label\n"he said \\"hi\\" ok",pos\n')
+    with pytest.raises(DataError, match=r'line 2 is not CSV \(.*\); in a quoted cell, write a quote as ""'):
+        rows_of(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize("other", ['"A3"', "[1]", '{"a": 1}'])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.json"])
+def test_a_value_that_is_no_number_among_whole_numbers_is_a_bad_row(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    ids = ["1", "2", other, "4"]
+    lines = [f'{{"text": "t", "id": {value}}}' for value in ids]
+    (tmp_path / name).write_text("\n".join(lines) if name == "r.jsonl" else f"[{','.join(lines)}]")
+    told = list[str]()
+    _, blocks = open_table(tmp_path / name, {"text": ""}, bad_row=told.append)
+    assert [row["id"] for batch, _ in blocks for row in batch.to_pylist()] == [1, 2, 4]
+    assert len(told) == 1
+    assert "3 does not fit the table's columns (column 'id' cannot hold its value)" in told[0]
+
+
+def test_json_lines_that_are_lists_are_refused_with_the_right_way(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('["a", "b"]\n["c", "d"]\n')
+    with pytest.raises(
+        DataError, match=r"Extra data: line 2 .*; if each line is a row, write it as an object"
+    ):
+        rows_of(tmp_path / "r.jsonl")
 
 
 def test_a_cut_utf16_file_is_called_by_its_encoding(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ MAX_COLUMNS = 1000  # that rows after the first ones may add up to: keys may be 
 MAX_EXACT = 2**53  # the largest integer to which all smaller ones are floats, too
 TEXT_FOR_NULL = {pa.null(): pa.string()}  # later rows may have a text there
 ON_LINES = "; write each object on one line, without a comma after it, or all of them as a list: [...]"
+NO_LISTS = '; if each line is a row, write it as an object such as {"text": ...}, not as a list'
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """also one that is cut: otherwise each escaped quote in it would start another search to the end"""
 
@@ -67,7 +68,8 @@ def _parsed(text: str, encoding: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"is not JSON ({error})") from None
+        goes_on = str(error).startswith("Extra data: line ") and text.lstrip().startswith("[")
+        raise ValueError(f"is not JSON ({error}){NO_LISTS if goes_on else ''}") from None
 
 
 def schema_of(parts: Iterable[list[Row]], wanted: Iterable[str] | None) -> pa.Schema:
@@ -86,7 +88,9 @@ def schema_of(parts: Iterable[list[Row]], wanted: Iterable[str] | None) -> pa.Sc
             cells_of = (cells.get(name) for _, cells in part if wanted is None or name in wanted)
             values = [None if value != value else value for value in cells_of]  # NaN is missing
             kind = type_of(values)
-            if pa.types.is_integer(kind) and any(abs(value) > MAX_EXACT for value in values if value):
+            if pa.types.is_integer(kind) and any(
+                abs(value) > MAX_EXACT for value in values if isinstance(value, int)
+            ):
                 large.add(name)
             if not (name in large and pa.types.is_floating(kind)):
                 kinds[name] = _wider(kinds.get(name, pa.null()), kind)

@@ -1,4 +1,4 @@
-"""Reads rows of plain lines, CSV and Excel; `json_rows.py` reads those of JSON.
+"""Reads rows of plain lines and CSV; `json_rows.py` reads those of JSON, and `excel_rows.py` those of Excel.
 
 A row has a number, and its cells by column. `bad_row` is called with the number of a malformed row and a
 description of the problem; the row is left out.
@@ -9,10 +9,8 @@ import csv
 import io
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date
-from itertools import chain, count, islice, zip_longest
+from itertools import chain, count, islice
 from select import select
 from typing import Any, BinaryIO
 
@@ -31,8 +29,7 @@ OTHER_FORMATS = {
     b"PK\x03\x04": "it is a ZIP archive; if it is a workbook of Excel, rename it to .xlsx",
     b"\x1f\x8b\x08": "it is compressed by gzip; add .gz to its name, as in reviews.csv.gz",
 }  # how their files begin
-ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
-"""how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
+NOT_CSV = 'is not CSV ({}); in a quoted cell, write a quote as ""'
 WAIT_SECONDS = 0.1  # for more lines of a pipe
 BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
     codecs.BOM_UTF32_LE: "utf-32",
@@ -164,7 +161,8 @@ def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> I
             if (row := next(reader, None)) is None:
                 return
         except csv.Error as error:
-            row, problem = [], "opens a quote that is not closed" if "end of" in str(error) else f"({error})"
+            is_open = "end of" in str(error)
+            row, problem = [], "opens a quote that is not closed" if is_open else NOT_CSV.format(error)
         else:
             if not row:
                 blank.append(number)
@@ -187,48 +185,3 @@ def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> I
         else:
             last = reader.line_num
             bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
-
-
-def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
-    """The column names in the first row of the first sheet, and the rows. All cells become text."""
-    try:
-        from openpyxl import load_workbook
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
-        ) from None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and rules that openpyxl does not know
-        try:
-            sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
-            sheet.reset_dimensions()  # some programs write a size that leaves rows out
-            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
-            while cells and not any(cells[-1]):
-                cells.pop()
-        except Exception as error:  # of zip, XML or openpyxl
-            raise ValueError(f"it is not a workbook ({error})") from None
-    numbered = enumerate(cells, 1)
-    names = next((row for _, row in numbered if any(row)), [])
-    while names and not names[-1]:
-        names.pop()
-
-    def rows() -> Iterator[Row]:
-        for number, row in numbered:
-            if not any(row) and len(names) > 1:
-                continue
-            if any(row[len(names) :]):
-                bad_row(number, f"has more cells than the header, which has {len(names)}")
-            else:
-                yield number, dict(zip_longest(names, row[: len(names)], fillvalue=""))
-
-    return names, rows()
-
-
-def _as_text(cell: Any) -> str:
-    """The text of a cell of Excel. It is empty if the cell has an error such as #N/A."""
-    value = None if cell.data_type == "e" else cell.value
-    if isinstance(value, str):
-        return ESCAPED.sub(lambda code: chr(int(code[1], 16)), value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return value.isoformat() if isinstance(value, date) else "" if value is None else str(value)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from imdb_transformer.data import rows
+from imdb_transformer.data import excel_rows, rows
 from imdb_transformer.data.json_rows import column_of, read_json, schema_of, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, Report, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
@@ -89,7 +89,7 @@ def _read(
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report, DELIMITED[suffix]))
         elif suffix == ".xlsx":
-            contents = _text_blocks(*rows.read_excel(file, report))
+            contents = _text_blocks(*excel_rows.read_excel(file, report))
         else:
             column = next(iter(wanted))
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))
@@ -213,7 +213,7 @@ def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: objec
 
 
 def _about_sheets(origin: object) -> str:
-    return " Only the first sheet is read." if str(origin).lower().endswith(".xlsx") else ""
+    return " Only the first visible sheet is read." if str(origin).lower().endswith(".xlsx") else ""
 
 
 def class_names(schema: pa.Schema, column: str) -> list[str] | None:

@@ -1,0 +1,89 @@
+"""Reads the rows of an Excel workbook with openpyxl."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from datetime import date
+from itertools import zip_longest
+from typing import Any, BinaryIO
+from zipfile import ZipFile
+
+from imdb_transformer.data.rows import BadRow, Row
+from imdb_transformer.errors import ConfigError, warn
+
+ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
+"""how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
+FORMULA = re.compile(rb"<(\w+:)?f[ />]")  # in the XML of a sheet
+
+
+def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
+    """The column names in the first row of the first visible sheet, and the rows. All cells become text."""
+    try:
+        from openpyxl import load_workbook
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about styles and rules that openpyxl does not know
+        try:
+            sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
+            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
+            num_empty = 0
+            if _has_formulas(file):
+                num_empty = _num_without_value(_first_sheet(load_workbook(file, read_only=True)), cells)
+            while cells and not any(cells[-1]):
+                cells.pop()
+        except Exception as error:  # of zip, XML or openpyxl
+            raise ValueError(f"it is not a workbook ({error})") from None
+    if num_empty:
+        warn(
+            f"{num_empty:,} cells have a formula without a value, and are read as empty. Open the workbook "
+            "in Excel and save it"
+        )
+    numbered = enumerate(cells, 1)
+    names = next((row for _, row in numbered if any(row)), [])
+    while names and not names[-1]:
+        names.pop()
+
+    def rows() -> Iterator[Row]:
+        for number, row in numbered:
+            if not any(row) and len(names) > 1:
+                continue
+            if any(row[len(names) :]):
+                bad_row(number, f"has more cells than the header, which has {len(names)}")
+            else:
+                yield number, dict(zip_longest(names, row[: len(names)], fillvalue=""))
+
+    return names, rows()
+
+
+def _first_sheet(workbook: Any) -> Any:
+    """The first visible sheet, or else the first one."""
+    sheets = workbook.worksheets
+    sheet = next((each for each in sheets if each.sheet_state == "visible"), sheets[0])
+    sheet.reset_dimensions()  # some programs write a size that leaves rows out
+    return sheet
+
+
+def _has_formulas(file: BinaryIO) -> bool:
+    """Whether a workbook may have formulas. To find their cells, all of it is read a second time."""
+    with ZipFile(file) as archive:
+        sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
+        return any(FORMULA.search(archive.read(name)) for name in sheets)
+
+
+def _num_without_value(formulas: Any, cells: list[list[str]]) -> int:
+    """How many formulas of a sheet have an empty cell: the program that wrote them did not compute them."""
+    pairs = (zip(row, texts, strict=False) for row, texts in zip(formulas.iter_rows(), cells, strict=False))
+    return sum(cell.data_type == "f" and not text for row in pairs for cell, text in row)
+
+
+def _as_text(cell: Any) -> str:
+    """The text of a cell of Excel. It is empty if the cell has an error such as #N/A."""
+    value = None if cell.data_type == "e" else cell.value
+    if isinstance(value, str):
+        return ESCAPED.sub(lambda code: chr(int(code[1], 16)), value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value.isoformat() if isinstance(value, date) else "" if value is None else str(value)
