@@ -110,12 +110,15 @@ def shortened(text: str, length: int) -> str:
     return (text[:length].rpartition(" ")[0].rstrip() or text[: length - 1]) + "…"
 
 
+def is_utf8(name: str) -> bool:
+    """Whether the bytes of a file's name are UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def check_utf8(name: str) -> None:
     """Raises ConfigError for a name with bytes that are not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{name} is not UTF-8, and a config can only hold UTF-8. Rename it.") from None
+    if not is_utf8(name):
+        raise ConfigError(f"{name} is not UTF-8, and a config can only hold UTF-8. Rename it.")
 
 
 def command_line(*words: object) -> str:

@@ -2,6 +2,7 @@ import functools
 import gzip
 import http.server
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -207,6 +208,51 @@ def test_archive_behind_a_url_is_the_archive(tmp_path: Path, served: str) -> Non
     assert read(f"{served}/tiny.tar.gz") == read(path)
     with pytest.raises(DataError, match="File not found"):
         read(f"{served}/none.tar.gz")
+
+
+def class_folders(folder: Path, number: int) -> Path:
+    """Some reviews in `train/pos` and `train/neg`."""
+    for name in ("pos", "neg"):
+        (folder / "train" / name).mkdir(parents=True)
+        for i in range(number):
+            (folder / "train" / name / f"{i}.txt").write_text(f"{name} film {i}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "unread", ["train/pos/notes.csv", "train/neg/2020/1.txt", "train/meh/2020/1.txt", "train/pos/1.md"]
+)
+def test_files_of_class_folders_that_are_no_reviews_are_named(tmp_path: Path, unread: str) -> None:
+    folder = class_folders(tmp_path, 6)
+    (folder / unread).parent.mkdir(parents=True, exist_ok=True)
+    (folder / unread).write_text("text,label\nfine,good\nbad,bad\n")
+    with pytest.warns(DataWarning, match=rf"not read: {unread}\. .* only CLASS/\*\.txt is read"):
+        reviews = sources.read(DataConfig(source=str(folder)))
+    assert reviews.classes == ("neg", "pos")
+    assert len(reviews.splits["train"].texts) == 12
+
+
+def test_few_texts_beside_tables_belong_to_these(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path, 1)
+    lines = "".join(f"{i} good,a\n{i} bad,b\n" for i in range(9))
+    (folder / "train/pos/part.csv").write_text(f"text,label\n{lines}")
+    assert sources.read(DataConfig(source=str(folder))).classes == ("a", "b")
+
+
+def test_a_folder_whose_texts_are_all_deeper_says_where_they_belong(tmp_path: Path) -> None:
+    (tmp_path / "train/pos/2020").mkdir(parents=True)
+    (tmp_path / "train/pos/2020/1.txt").write_text("good")
+    with pytest.raises(DataError, match=r"it has no train/CLASS/\*\.txt files and no tables"):
+        sources.read(DataConfig(source=str(tmp_path)))
+
+
+def test_a_class_folder_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path, 2)
+    other = Path(os.fsdecode(os.fsencode(folder / "train") + b"/\xe9t"))
+    other.mkdir()
+    (other / "1.txt").write_text("fine")
+    with pytest.raises(DataError, match=r"the name of the folder .* is not UTF-8\. Rename it\."):
+        sources.read(DataConfig(source=str(folder)))
 
 
 def test_hidden_files_and_folders_are_no_reviews(tmp_path: Path) -> None:

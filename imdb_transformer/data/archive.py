@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from imdb_transformer.data.layouts import is_hidden, split_of_name
+from imdb_transformer.data.layouts import is_hidden, split_of_name, warn_of_unread
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
@@ -28,7 +28,7 @@ from imdb_transformer.data.reviews import (
 )
 from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
 from imdb_transformer.data.tables import is_table
-from imdb_transformer.errors import DataError, reason_of, warn
+from imdb_transformer.errors import DataError, is_utf8, reason_of, warn
 from imdb_transformer.progress import tracked
 
 # The official archive holds 100,000 reviews, the longest 14 kB, 130 MB in all.
@@ -40,6 +40,7 @@ TIMEOUT_SECONDS = 30
 
 UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")  # the first: the official archive
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
+TEXTS_PER_TABLE = 10  # if there are fewer in the folders of classes, they belong to the tables
 READING = "reading file"
 
 
@@ -110,9 +111,10 @@ def root_of_tree(folder: Path, split: str = "train") -> Path | None:
 
 
 def _holds_reviews(folder: Path, root: Path) -> bool:
-    """Whether the folders of a split have text files, and no tables that these may belong to."""
+    """Whether the folders of a split have text files, and few or no tables."""
     files = list(folder.glob("*/*"))
-    return any(_is_review(file.relative_to(root)) for file in files) and not any(map(is_table, files))
+    num_texts = sum(_is_review(file.relative_to(root)) for file in files)
+    return num_texts > TEXTS_PER_TABLE * sum(map(is_table, files))
 
 
 def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
@@ -125,7 +127,14 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
         is_unlabelled = folder.name.lower() in UNLABELLED_FOLDERS and folder.is_dir()
         if is_unlabelled and any(file.suffix.lower() == ".txt" for file in folder.iterdir()):
             warn(f"{root}: not read: {folder.name}/*.txt. To learn them, move them to train/unsup")
-    paths = [path for path in sorted(root.glob("*/*/*")) if _is_review(path.relative_to(root))]
+    paths, others = [], []
+    for path in sorted(root.glob("*/*/**/*")):
+        name = path.relative_to(root)
+        if len(name.parts) == 3 and _is_review(name):
+            paths.append(path)
+        elif split_of_name(Path(name.parts[0])) and not any(map(is_hidden, name.parts)) and path.is_file():
+            others.append(path)
+    warn_of_unread(root, others, "In the folder of a split, only CLASS/*.txt is read.")
     files = (
         (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
     )
@@ -162,6 +171,8 @@ def _collect(
     names: dict[str, str] = {}  # of the folder of each split
     for path, content in files:
         split, folder = path.split("/")[-3:-1]
+        if not is_utf8(folder):
+            raise DataError(f"{origin}: the name of the folder {folder} is not UTF-8. Rename it.")
         used = encoding_of(content, encoding)
         try:
             text = content.decode(used)

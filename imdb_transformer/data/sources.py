@@ -103,7 +103,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
     unnamed = files.pop("", [])
     if not files and not unnamed:
         raise DataError(
-            f"{folder} is not a source: it has no train/CLASS folders and no tables ({tables.ENDINGS})."
+            f"{folder} is not a source: it has no train/CLASS/*.txt files and no tables ({tables.ENDINGS})."
         )
     are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
     if unnamed and files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
