@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from imdb_transformer.errors import ConfigError, DataError
+from imdb_transformer.errors import ConfigError, DataError, is_utf8
 from imdb_transformer.store.files import check_writable, whole_file
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -28,6 +28,8 @@ def check_output(path: Path, schema: pa.Schema, source: Path | None = None, *, f
     unfit = [field for field in schema if not _can_hold(suffix, field.type)]
     if not force and source is not None and path.exists() and source.exists() and path.samefile(source):
         problem = "it is the input; --force replaces it"
+    elif not is_utf8(str(path)):
+        problem = "its name is not UTF-8"
     elif twice:
         problem = f"the input has several columns {twice[0]!r}; name them differently"
     elif unfit:
