@@ -42,6 +42,12 @@ class DataConfig(Section):
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     """share held out as validation (IMDB's is fixed) and, if only train exists, as test; 0: no validation"""
 
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        if self.text_column == self.label_column:
+            raise ValueError(f"text_column and label_column are both {self.text_column!r}")
+        return self
+
     def check_labelled(self) -> None:
         """Raises ConfigError if no column holds the class: a classifier could not learn it."""
         if not self.label_column:

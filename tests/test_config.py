@@ -276,3 +276,8 @@ def test_an_option_and_set_that_name_the_same_key_are_refused(arguments: list[st
     refused = imdb_tx("train", *arguments, "--set", override).exception
     assert isinstance(refused, ConfigError)
     assert str(refused) == f"--set {override} and another argument are for the same key; leave one out."
+
+
+def test_text_and_label_in_one_column_are_refused() -> None:
+    with pytest.raises(ConfigError, match="text_column and label_column are both 'label'"):
+        config_file.load("demo.toml", ["data.text_column=label"])

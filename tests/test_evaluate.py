@@ -10,7 +10,7 @@ import torch
 
 from imdb_transformer import config_file, hardware
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.errors import ConfigError, DataError, DataWarning
+from imdb_transformer.errors import ConfigError, DataError, DataWarning, RunError
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import fit_temperature
@@ -223,6 +223,23 @@ def test_a_corpus_that_changed_since_training_is_refused(trained: Path, tmp_path
     assert evaluation.num_examples == 100
     (written,) = (moved / "evaluation").glob(f"best-test-{source.name}-*.json")
     assert type(evaluation).model_validate_json(written.read_bytes()) == evaluation
+
+
+def test_two_runs_of_different_reviews_are_refused_together(trained: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(trained, tmp_path / "run"))
+    write_json(moved / run.INFO, run.open_run(moved).info.model_copy(update={"corpus_hash": "0" * 64}))
+    with pytest.raises(RunError, match=f"{trained} and {moved} were trained on different reviews"):
+        evaluate([trained, moved], "test")
+
+
+def test_columns_without_a_source_are_refused(trained: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Name the source that these describe: encoding, text_column\."):
+        evaluate(trained, text_column="body", encoding="cp1252")
+
+
+def test_a_source_that_is_no_name_is_refused(trained: Path) -> None:
+    with pytest.raises(TypeError, match="A source is the name of a file or folder"):
+        evaluate(trained, source=[{"text": "good", "label": "pos"}])
 
 
 def test_the_evaluation_of_many_runs_has_a_short_file_name(trained: Path, tmp_path: Path) -> None:

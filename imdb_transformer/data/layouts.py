@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imdb_transformer.data import tables
 from imdb_transformer.data.reviews import SPLIT_ALIASES, SPLITS
-from imdb_transformer.errors import DataError, warn
+from imdb_transformer.errors import ConfigError, DataError, warn
 from imdb_transformer.store import run
 
 HEADER = re.compile(r"\s*---\n.*?\n---", re.DOTALL)  # of a README.md on the hub
@@ -17,6 +17,8 @@ DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "datase
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
 
+LABELLED_SPLITS = ("test", "validation", "train")
+ALL = "all"  # labelled splits of one source, together
 BY_NAME = "The names of the others say which split they are."
 STORED = ("encoded", "tokenizers")  # in the folder for stored corpora
 # A stored corpus, in any folder.
@@ -55,6 +57,22 @@ def splits_below(folder: Path) -> set[str]:
     """The splits that a folder's files are named for; "" for a name that says none."""
     names = (Path(name) for name, _ in files_below(folder, folder) if name.lower().endswith(READ_SUFFIXES))
     return {split_of(name) for name in names if name.suffix != ".md"}
+
+
+def measured_split(source: str | None, split: str | None) -> str:
+    """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
+    place = Path(source or "")
+    is_folder = source is not None and place.is_dir()
+    is_file = source is not None and tables.is_table(place) and not is_folder
+    splits = splits_below(place) if is_folder and not has_card(place) else set()
+    is_whole = is_file or (bool(splits & {"test", ""}) and not splits & {"train", "validation"})
+    if split not in (None, *LABELLED_SPLITS, ALL):
+        raise ConfigError(f"No labelled split is called {split!r}: choose test, validation, train or all.")
+    if split == ALL and source is None:
+        raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
+    if is_file and split not in (None, ALL):
+        raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
+    return ALL if is_whole and split in (None, "test") else split or "test"
 
 
 def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:

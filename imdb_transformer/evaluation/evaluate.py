@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,8 @@ from pydantic import ValidationError
 from imdb_transformer import config_file
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, encoded, imdb, sources
-from imdb_transformer.data.layouts import has_card, splits_below
+from imdb_transformer.data.layouts import ALL, LABELLED_SPLITS, measured_split
 from imdb_transformer.data.reviews import Rows, joined, normalized
-from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import ConfigError, DataError, RunError, warn
 from imdb_transformer.evaluation.scores import Evaluation, evaluation_of
 from imdb_transformer.inference.predictor import Model, Predictor, load_model
@@ -28,8 +28,6 @@ from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.files import write_whole
 
 LENGTHS = (100, 200, 400)  # words, where slices end
-LABELLED_SPLITS = ("test", "validation", "train")
-ALL = "all"  # labelled splits of another source, together
 LONGEST_NAMES = 60  # bytes of the other runs' names in a file's name
 CLEAN = "not in training"  # the slice without reviews that are in training or validation, too
 
@@ -60,8 +58,9 @@ def evaluate(
 
     Several runs predict together, by their mean probability. `data` replaces keys of the first run's [data]:
     data_dir, source, text_column, label_column, encoding, bad_rows. With `source`, the last two are "utf-8"
-    and "fail" unless they are named. The default `split` is test, or all of a table file or of a folder that
-    has neither train nor validation. Raises ConfigError, DataError and RunError.
+    and "fail" unless they are named. All but data_dir need `source`. The default `split` is test, or all of a
+    table file or of a folder that has neither train nor validation. Raises TypeError, ConfigError, DataError
+    and RunError.
 
     >>> evaluate("runs/base").accuracy  # doctest: +SKIP
     0.9
@@ -98,9 +97,11 @@ def measured(opened: run.Run, name: str) -> list[Evaluation]:
 
 def predict_split(paths: Sequence[str | Path], split: str | None = None, **data: object) -> Predictions:
     """Like `evaluate`, with the prediction for each review. Writes nothing."""
+    if not isinstance(data.get("source"), str | PathLike | None):
+        raise TypeError("A source is the name of a file or folder. Write a table to a file first.")
     changes = {key: str(value) for key, value in data.items() if value is not None}
     source = changes.get("source")
-    split = split_of(source, split)
+    split = measured_split(source, split)
     predictor = Predictor.load(*paths)
     runs = [model.origin for model in predictor.models]
     for each in runs:
@@ -110,6 +111,8 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
         changes = DataConfig().model_dump(include={"encoding", "bad_rows"}) | changes
     config = config_file.parse({"data": runs[0].config.data.model_dump() | changes}, origin="evaluate").data
     config.check_labelled()
+    if source is None and (names := sorted(changes.keys() - {"data_dir"})):
+        raise ConfigError(f"Name the source that these describe: {', '.join(names)}.")
     rows = _reviews_of(config, split, runs, is_of_run=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
@@ -130,22 +133,6 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     is_of_run = source is None and predictor.models[0].checkpoint.is_dir()  # not an exported file
     page = runs[0].reports / "report.html" if is_of_run else file.with_suffix(".html")
     return Predictions(evaluation, rows.texts, labels, calibrated, raw, predictor, runs[0], file, page)
-
-
-def split_of(source: str | None, split: str | None) -> str:
-    """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
-    place = Path(source or "")
-    is_folder = source is not None and place.is_dir()
-    is_file = source is not None and is_table(place) and not is_folder
-    splits = splits_below(place) if is_folder and not has_card(place) else set()
-    is_whole = is_file or (bool(splits & {"test", ""}) and not splits & {"train", "validation"})
-    if split not in (None, *LABELLED_SPLITS, ALL):
-        raise ConfigError(f"No labelled split is called {split!r}: choose test, validation, train or all.")
-    if split == ALL and source is None:
-        raise ConfigError("The split all is for reviews of another source: imdb-tx eval RUN --source FILE")
-    if is_file and split not in (None, ALL):
-        raise ConfigError(f"{source} is one file, and has no splits. Leave out --split {split}.")
-    return ALL if is_whole and split in (None, "test") else split or "test"
 
 
 def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_of_run: bool) -> Rows:
@@ -170,6 +157,8 @@ def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_o
         other = "--split validation" if config.held_out_fraction else "--source FILE"
         raise DataError(f"{config.source} has no test split. Evaluate with {other}.")
     for each in runs:
+        if is_of_run and runs[0].info.corpus_hash != each.info.corpus_hash:
+            raise RunError(f"{runs[0].folder} and {each.folder} were trained on different reviews.")
         if is_of_run and stored.content_hash != each.info.corpus_hash:
             raise DataError(
                 f"{config.source} differs from the reviews that {each.folder} was trained on: its test split "
