@@ -64,7 +64,7 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns unused memory that `keep_freed_memory` kept to the system.
+    """Gives unused memory, which `keep_freed_memory` kept, back to the system.
 
     Tensors of one batch rarely fit the gaps that another batch left, so the gaps add up. Does nothing if the
     C library has no `malloc_trim`.

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from imdb_transformer.config import ModelConfig
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.explanation import all_heads, choose_head, weights_of
+from imdb_transformer.inference.explanation import all_heads, attention_weights_of, choose_head
 from imdb_transformer.inference.predictor import Predictor
 from imdb_transformer.model.attention import SelfAttention
 from imdb_transformer.model.encoder import Encoder
@@ -31,7 +31,7 @@ def test_shown_attention_weights_give_the_output_of_the_layer(radius: int, lengt
     layer = encoder.blocks[1].get_submodule("attention")
     assert isinstance(layer, SelfAttention)
     layer.register_forward_hook(lambda *call: (inputs.append(call[1][0]), outputs.append(call[2]))[0])
-    weights = weights_of(encoder, torch.arange(1, length + 1))[1]
+    weights = attention_weights_of(encoder, torch.arange(1, length + 1))[1]
     values = layer.project_in(inputs[0][0]).unflatten(-1, (3, 2, 8))[:, 2].transpose(0, 1)  # (H, L, K)
     by_hand = layer.project_out((weights @ values).transpose(0, 1).flatten(1))
     torch.testing.assert_close(by_hand, outputs[0][0], atol=1e-5, rtol=1e-5)

@@ -118,7 +118,7 @@ def test_a_second_call_uses_the_stored_corpus_unless_the_source_has_changed(
     assert corpus.ensure(config(folder, tmp_path)) == again
     with (folder / "train.jsonl").open("a") as file:
         file.write('{"text": "one more", "label": "pos"}\n')
-    assert corpus.ensure(config(folder, tmp_path), known=first.content_hash) == again  # as a run does
+    assert corpus.ensure(config(folder, tmp_path), expected_hash=first.content_hash) == again  # as a run does
     changed = corpus.ensure(config(folder, tmp_path))
     assert changed.is_new
     assert changed.content_hash != first.content_hash
@@ -158,7 +158,10 @@ def test_a_run_finds_its_reviews_if_their_source_is_not_found(
     elsewhere = config(Path("not-here.jsonl"), tmp_path).model_copy(
         update={"data_dir": opened.config.data.data_dir}
     )
-    assert corpus.ensure(elsewhere, known=opened.info.corpus_hash).content_hash == opened.info.corpus_hash
+    assert (
+        corpus.ensure(elsewhere, expected_hash=opened.info.corpus_hash).content_hash
+        == opened.info.corpus_hash
+    )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=f"no file or folder {tmp_path}/not-here.jsonl"):
         corpus.ensure(elsewhere)
@@ -224,7 +227,9 @@ def test_a_run_finds_its_reviews_if_their_source_has_another_path_now(tmp_path: 
     link.symlink_to(tmp_path / "v1.jsonl")
     second = corpus.ensure(config(link, tmp_path))
     assert second.content_hash != first.content_hash
-    assert corpus.ensure(config(link, tmp_path), known=first.content_hash) == first._replace(is_new=False)
+    assert corpus.ensure(config(link, tmp_path), expected_hash=first.content_hash) == first._replace(
+        is_new=False
+    )
     learnt = [
         text.replace(" ", "")
         for name in ("train", "validation")
@@ -382,7 +387,7 @@ def test_a_run_keeps_its_reviews_when_its_file_changes_and_is_imported_again(tmp
     write_jsonl(path, [f"t{i}" for i in range(102)], ["a", "b"] * 51)
     second = corpus.ensure(config(path, tmp_path))
     assert second.is_new
-    again = corpus.ensure(config(path, tmp_path), known=first.content_hash)
+    again = corpus.ensure(config(path, tmp_path), expected_hash=first.content_hash)
     assert again.content_hash == first.content_hash
     assert corpus.read_split(again, "train") != corpus.read_split(second, "train")
     assert corpus.learnt_texts(config(path, tmp_path), first.content_hash)
@@ -425,7 +430,10 @@ def test_a_run_keeps_its_reviews_when_only_the_classes_are_renamed(tmp_path: Pat
     first = corpus.ensure(config(path, tmp_path))
     write_jsonl(path, [f"t{i}" for i in range(100)], ["c", "d"] * 50)
     assert corpus.ensure(config(path, tmp_path)).manifest.classes == ("c", "d")
-    assert corpus.ensure(config(path, tmp_path), known=first.content_hash).manifest.classes == ("a", "b")
+    assert corpus.ensure(config(path, tmp_path), expected_hash=first.content_hash).manifest.classes == (
+        "a",
+        "b",
+    )
 
 
 def test_held_out_reviews_that_are_in_train_too_give_a_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The official archive's layout: one review a file, in `{train,test}/{pos,neg}` and `train/unsup`.
+"""The official archive's layout: one review in each file, in `{train,test}/{pos,neg}` and `train/unsup`.
 
 A folder in this layout may also have `validation`.
 

@@ -1,4 +1,5 @@
-"""The stored corpus: a source's reviews, imported once, checked, and stored as one Parquet file a split.
+"""The stored corpus: a source's reviews, imported once, checked, and stored in one Parquet file for
+each split.
 
 Rows are stored in the order of their text's hash: the same reviews give the same corpus from any source.
 Reviews are held out once, at import (`holdout.py`).
@@ -64,38 +65,39 @@ class Corpus(NamedTuple):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def ensure(config: DataConfig, *, needs: Iterable[str] = (), known: str = "") -> Corpus:
+def ensure(config: DataConfig, *, needs: Iterable[str] = (), expected_hash: str = "") -> Corpus:
     """The stored corpus of a source, imported if necessary. Raises DataError.
 
     A stored corpus is verified by hash. It is imported again if a local source has changed, or if the file of
-    a split is gone, except test if it is not in `needs`. A run passes the content hash `known`. That corpus
-    is used even if its source has changed or is gone: an import keeps the one that it replaces, under another
-    name. One of several processes imports.
+    a split is gone, except test if it is not in `needs`. A run passes the content hash of its reviews as
+    `expected_hash`. That corpus is used even if its source has changed or is gone: an import keeps the one
+    that it replaces, under another name. One of several processes imports.
     """
     folder, needs = corpus_folder(config), ("train", "validation", "unsupervised", *needs)
-    for candidate in (folder, *(other_folders(config) if known else ())):
+    for candidate in (folder, *(other_folders(config) if expected_hash else ())):
         with suppress(DataError):  # it is damaged, or another process is replacing it
-            stored = _usable(config, candidate, needs, known)
-            if stored and known in ("", stored.content_hash):
+            stored = _usable(config, candidate, needs, expected_hash)
+            if stored and expected_hash in ("", stored.content_hash):
                 return stored
     with one_at_a_time(folder):
         files.recover_folder(folder)
-        if stored := _usable(config, folder, needs, known):
+        if stored := _usable(config, folder, needs, expected_hash):
             return stored
         return _import(config, folder)
 
 
 def is_stored(config: DataConfig) -> bool:
     """Whether the reviews of a source have been imported and have not changed since. Raises DataError."""
-    return _usable(config, corpus_folder(config), (), known="") is not None
+    return _usable(config, corpus_folder(config), (), expected_hash="") is not None
 
 
-def _usable(config: DataConfig, folder: Path, needs: Iterable[str], known: str) -> Corpus | None:
+def _usable(config: DataConfig, folder: Path, needs: Iterable[str], expected_hash: str) -> Corpus | None:
     """The corpus in a folder, verified; None if it must be imported. Raises DataError."""
     if not (folder / MANIFEST).exists():
         return None
     corpus = open_stored(folder)
-    unchanged = corpus.content_hash == known or fingerprint_of(config) in (corpus.manifest.fingerprint, "")
+    is_expected = corpus.content_hash == expected_hash
+    unchanged = is_expected or fingerprint_of(config) in (corpus.manifest.fingerprint, "")
     wanted = [split_path(corpus, name) for name in needs if name in corpus.manifest.splits]
     if not (unchanged and all(path.exists() for path in wanted)):
         return None
@@ -147,10 +149,10 @@ def read_split(corpus: Corpus, split: str) -> Rows:
     return rows
 
 
-def of_run(config: DataConfig, known: str, folder: Path) -> Corpus:
-    """The corpus that the run in `folder` learnt, with the content hash `known`. Raises RunError."""
-    stored = ensure(config, known=known)
-    if stored.content_hash != known:
+def of_run(config: DataConfig, expected_hash: str, folder: Path) -> Corpus:
+    """The corpus that the run in `folder` learnt. Raises RunError if its content hash is another one."""
+    stored = ensure(config, expected_hash=expected_hash)
+    if stored.content_hash != expected_hash:
         raise RunError(
             f"{folder} was started on reviews that differ from those of {config.source} now. "
             "Restore the reviews, or start a new run."
@@ -158,20 +160,20 @@ def of_run(config: DataConfig, known: str, folder: Path) -> Corpus:
     return stored
 
 
-def learnt_texts(config: DataConfig, known: str) -> set[str]:
-    """The normalized texts of training and validation, if the corpus `known` is still stored."""
+def learnt_texts(config: DataConfig, expected_hash: str) -> set[str]:
+    """The normalized texts of training and validation, if a corpus with this hash is still stored."""
     with suppress(DataError):
-        if stored := find_stored(config, known):
+        if stored := find_stored(config, expected_hash):
             names = {"train", "validation"} & stored.manifest.splits.keys()
             return {normalized(text) for name in names for text in read_split(stored, name).texts}
     return set()
 
 
-def find_stored(config: DataConfig, known: str) -> Corpus | None:
-    """The corpus of a source with the content hash `known`, if it is still stored."""
+def find_stored(config: DataConfig, expected_hash: str) -> Corpus | None:
+    """The corpus of a source with this content hash, if it is still stored."""
     for folder in (corpus_folder(config), *other_folders(config)):
         with suppress(DataError):
-            if (stored := open_stored(folder)).content_hash == known:
+            if (stored := open_stored(folder)).content_hash == expected_hash:
                 return stored
     return None
 

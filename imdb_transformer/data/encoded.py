@@ -61,7 +61,7 @@ class EncodedSplit(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Ids a review."""
+        """(reviews,): the number of ids of each review."""
         return np.diff(self.offsets)
 
     def review(self, index: int) -> NDArray[np.unsignedinteger]:

@@ -100,7 +100,8 @@ def read_lines(
 ) -> Iterator[Row | None]:
     """Each line as a row of one cell. None means that the rows before it should not wait for more.
 
-    It comes when `file` is a pipe that has been empty for a while, and before a bad line.
+    It comes before a bad line. If `file` is a pipe, it also comes when no line is waiting, and `WAIT_SECONDS`
+    have passed since the first of the rows before it.
     """
     numbers, first_came = count(1), None
     for part in parts:

@@ -35,7 +35,8 @@ FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
 LENGTHS = {"max_length", "tail_length"}  # keys that may differ from those of another run
 LONG_WORD = 4  # letters. Shorter words of any language are often pieces of longer words in training
-# Of the usual characters a piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45 to 0.7.
+# Of the usual number of characters per piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45
+# to 0.7.
 LEAST_SHARE = 0.85
 
 
@@ -114,8 +115,8 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], *, whole: bool = False) -> list[Ids]:
         """Ids of each text: at least one, and at most `max_length` unless `whole`."""
         encodings = self._engine.encode_batch_fast([_encodable(text) for text in texts])
-        each = [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
-        return each if whole else [self.cut(ids) for ids in each]
+        all_ids = [np.array(encoding.ids or self._empty, dtype=np.uint32) for encoding in encodings]
+        return all_ids if whole else [self.cut(ids) for ids in all_ids]
 
     def characters_per_piece(self, texts: Sequence[str]) -> float:
         """The mean length of a piece. Frequent words of training are one piece, and other words several."""

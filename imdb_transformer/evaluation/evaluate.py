@@ -147,7 +147,7 @@ def _reviews_of(config: DataConfig, split: str, runs: Sequence[run.Run], *, is_o
             raise DataError(f"{config.source} has no review with a label (split {split}).")
         return rows
     try:
-        stored = corpus.ensure(config, needs=[split], known=info.corpus_hash if is_of_run else "")
+        stored = corpus.ensure(config, needs=[split], expected_hash=info.corpus_hash if is_of_run else "")
     except DataError as error:
         if not is_of_run or not corpus.is_local(config) or Path(config.source).exists():
             raise

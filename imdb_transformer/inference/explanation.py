@@ -193,16 +193,16 @@ def all_heads(predictor: Predictor, text: str) -> list[Attention]:
     names, mean = [words[i][0] for i in visible], (member / member.sum(0)).T
     return [
         Attention(layer, head, names, mean @ by_id @ member)
-        for layer, weights in enumerate(weights_of(encoder, on_device), 1)
+        for layer, weights in enumerate(attention_weights_of(encoder, on_device), 1)
         for head, by_id in enumerate(weights.cpu().double().numpy(), 1)
     ]
 
 
 @torch.no_grad()
-def weights_of(encoder: Encoder, ids: Tensor) -> list[Tensor]:
+def attention_weights_of(encoder: Encoder, ids: Tensor) -> list[Tensor]:
     """(L,) ids of a review -> (H, L, L) for each layer: its attention weights, in fp32."""
     seen: list[Tensor] = []
-    layers = [block.get_submodule("attention.weights") for block in encoder.blocks]
+    layers = [block.get_submodule("attention.attention_weights") for block in encoder.blocks]
     hooks = [layer.register_forward_hook(lambda *call: seen.append(call[2])) for layer in layers]
     try:
         encoder(ids[None], ids[None] != PAD_ID, torch.float32)

@@ -31,10 +31,10 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     opened, folder = run.locate(path)
     config = opened.config
     if opened.info.kind != "encoder" or config.pretrain.objective != "causal":
-        of_hub = config.data.source in ("hub", "demo")
-        reviews = ("--config", "pretrain.toml") if of_hub else (config.data.source,)
+        recipes = {"hub": ("--config", "pretrain.toml"), "demo": ("--config", "demo.toml")}
+        reviews = recipes.get(config.data.source, (config.data.source,))
         excluded = {"source", "data_dir", "held_out_fraction"}
-        keys = [] if of_hub else overrides_of(config, Config(), {"data": excluded})
+        keys = [] if config.data.source in recipes else overrides_of(config, Config(), {"data": excluded})
         sets = [part for key in (*keys, "pretrain.objective=causal") for part in ("--set", key)]
         advised = command_line("pretrain", *reviews, *sets)
         problem = f"{path} cannot write text: it was not trained to guess the next token."

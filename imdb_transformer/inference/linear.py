@@ -42,7 +42,7 @@ class LinearModel:
     temperature: float = 1.0
     step: int = 0
     precision: str = "fp32"
-    origin: run.Run = field(init=False)  # this and the next if it was loaded
+    origin: run.Run = field(init=False)  # set by `load`, like the next
     checkpoint: Path = field(init=False)
 
     @classmethod

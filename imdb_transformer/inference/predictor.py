@@ -138,12 +138,12 @@ class Predictor:
 
         `calibrated`: each model's logits are divided by its temperature first.
         """
-        each = []
+        by_model = []
         for model, scores in zip(self.models, logits, strict=True):
             scaled = scores.astype(np.float64) / (model.temperature if calibrated else 1.0)
             # Not scipy's log_softmax: importing scipy takes a tenth of the time of a first prediction.
-            each.append(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
-        mean: NDArray[np.float64] = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
+            by_model.append(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
+        mean: NDArray[np.float64] = np.logaddexp.reduce(by_model, axis=0) - np.log(len(by_model))
         return mean
 
 

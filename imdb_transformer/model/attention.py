@@ -21,7 +21,7 @@ KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class SelfAttention(nn.Module):
-    """Attention(Q, K, V) = softmax(Q Kᵀ / √K) V in H heads of any width (Vaswani et al. 2017, 3.2)."""
+    """Attention(Q, K, V) = softmax(Q Kᵀ / √d) V in H heads of any width d (Vaswani et al. 2017, 3.2)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class SelfAttention(nn.Module):
         self.windowed = config.radius > 0
         inner = config.num_heads * config.head_width
         self.project_in = Linear(config.width, 3 * inner)  # queries, keys and values in one product
-        # Hooks read the attention weights (H, N, S, T) from it, except in training on a GPU.
-        self.weights = nn.Identity()
+        # Hooks read its output (H, N, S, T), except in training on a GPU.
+        self.attention_weights = nn.Identity()
         self.project_out = Linear(inner, config.width)
 
     def forward(self, x: Tensor, bias: Tensor, rotation: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
         else:
             # Plain batched products: on a CPU the fused kernel is slower with a mask and in the backward pass
             # (scripts/README.md).
-            weights = self.weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
+            weights = self.attention_weights((q @ k.transpose(-1, -2)).add_(bias).softmax(-1))  # (H, N, S, T)
             heads = weights @ v
         heads = heads.flatten(1, 2)[:, : x.shape[0] * x.shape[1]]  # (H, BL, K)
         heads = heads.transpose(0, 1).flatten(1).unflatten(0, x.shape[:2])  # (B, L, HK)

@@ -45,7 +45,8 @@ class Encoder(nn.Module):
         """
         length = ids.shape[1]
         x = self.embedding(ids, dtype)
-        bias = attention_bias(mask, min(self.config.radius, length), dtype, direction)
+        radius = min(self.config.radius, length)  # a larger one would only add padding
+        bias = attention_bias(mask, radius, dtype, direction)
         rotation = rotation_of(self.config, length, ids.device, dtype)
         for block in self.blocks:
             x = block(x, bias, rotation, rows if block is self.blocks[-1] else None)

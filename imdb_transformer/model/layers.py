@@ -88,11 +88,11 @@ def drop_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]
     """
     length, num_tokens = ids.shape[1], mask.sum(1, keepdim=True)
     noise = torch.rand(ids.shape, device=ids.device).masked_fill(~mask, 2.0)  # padding comes last
-    chosen = noise.argsort(1)[:, : max(1, length - int(length * share))]
-    num_kept = (num_tokens - (num_tokens * share).long()).clamp(min=1)
-    stays = torch.arange(chosen.shape[1], device=ids.device) < num_kept
-    chosen = chosen.masked_fill(~stays, length - 1).sort(1).values  # in the review's order
-    return ids.gather(1, chosen).masked_fill(~stays, PADDING_INDEX), stays
+    positions = noise.argsort(1)[:, : max(1, length - int(length * share))]
+    new_lengths = (num_tokens - (num_tokens * share).long()).clamp(min=1)
+    stays = torch.arange(positions.shape[1], device=ids.device) < new_lengths
+    positions = positions.masked_fill(~stays, length - 1).sort(1).values  # in the review's order
+    return ids.gather(1, positions).masked_fill(~stays, PADDING_INDEX), stays
 
 
 def select(x: Tensor, rows: Tensor | None) -> Tensor:

@@ -65,7 +65,7 @@ def block(x: Array, weights: Weights, name: str, config: ModelConfig) -> Array:
 
 
 def attention(x: Array, weights: Weights, name: str, config: ModelConfig) -> Array:
-    """(L, D) -> (L, D): softmax(Q Kᵀ / √K) V in each head (section 3.2.1), then one linear map of all."""
+    """(L, D) -> (L, D): softmax(Q Kᵀ / √d) V in each head of width d, then one linear map of all (3.2.1)."""
     q, k, v = (
         np.split(part, config.num_heads, axis=1)
         for part in np.split(linear(x, weights, f"{name}.project_in"), 3, axis=1)

@@ -123,12 +123,12 @@ def read_asset(name: str) -> str:
 
 def tiles(scores: Sequence[tuple[str, str]]) -> str:
     """The main numbers. Text in brackets is smaller."""
-    each = []
+    items = []
     for name, score in scores:
         value, _, note = score.partition(" (")
         small = f"<small>{html.escape(note.removesuffix(')'))}</small>" if note else ""
-        each.append(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}{small}</dd></div>")
-    return f'<dl class="tiles">{"".join(each)}</dl>'
+        items.append(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}{small}</dd></div>")
+    return f'<dl class="tiles">{"".join(items)}</dl>'
 
 
 def folded(summary: str, content: str) -> str:

@@ -81,8 +81,8 @@ def estimate(cost: "Estimate", options: "TrainConfig") -> str:
         f"batches           of at most {options.batch_tokens:,} tokens; {epochs}\n"
         f"learning rate     up to {options.lr:g} in {options.warmup_fraction:.0%} of the steps, then "
         f"{options.schedule}\n"
-        f"tokens an epoch   {cost.tokens_per_epoch:,}\n"
-        f"steps             {cost.steps_per_epoch:,g} an epoch, {cost.num_steps:,} in all\n"
+        f"tokens per epoch  {cost.tokens_per_epoch:,}\n"
+        f"steps             {cost.steps_per_epoch:,g} per epoch, {cost.num_steps:,} in all\n"
         f"compute           {cost.flops:.2e} FLOPs\n"
         f"memory            {cost.memory_bytes / 2**20:,.0f} MiB for weights, moments and activations"
         f"{process}\n"
@@ -182,9 +182,9 @@ def seeds(summary: Mapping[str, Any]) -> str:
     if summary["yardstick_accuracy"]:
         known["nb on validation %"] = summary["yardstick_accuracy"]
     columns = [[f"{100 * value:.2f}" for value in spread["each"]] for spread in known.values()]
-    each = list(zip(summary["runs"], *columns, strict=True))
+    rows = list(zip(summary["runs"], *columns, strict=True))
     following = command_line("compare", *summary["runs"])
-    tables = f"{markdown_table([*row], [[*row.values()]])}\n\n{text_table(['run', *known], each)}"
+    tables = f"{markdown_table([*row], [[*row.values()]])}\n\n{text_table(['run', *known], rows)}"
     return f"{tables}\nnext: {following}"
 
 

@@ -6,6 +6,8 @@ run.json           kind, status, classes, hashes (`RunInfo`)
 environment.json   versions, hardware, command line
 metrics.jsonl      one JSON object for each step and each validation
 soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
+README.md          the model card, after an evaluation on test
+model.onnx         the run as one file, after `imdb-tx export`
 checkpoints/best   the weights to use
 checkpoints/last   `--resume` continues from it;  checkpoints/previous   the checkpoint before it
 yardstick.json     the comparison with a linear model on validation
@@ -66,7 +68,7 @@ class RunInfo(BaseModel, extra="forbid", frozen=True):
     classes: tuple[str, ...]
     vocab_size: int  # of the tokenizer, or of a linear model's n-grams
     corpus_hash: str
-    tokenizer_hash: str  # of the same; it changes if some text may get other ids
+    tokenizer_hash: str  # of the tokenizer, or of the n-grams; it changes if some text may get other ids
     file_hashes: dict[str, str]
     """of the files that were written once: config, vocabulary, environment, soft labels"""
     requested_hash: str = ""

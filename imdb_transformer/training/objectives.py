@@ -188,7 +188,8 @@ def rewritten_tokens(
 ) -> Guesses:  # fmt: skip
     """A decoder rewrites the review (Lewis et al. 2020, "BART"); the encoder reads it as in `masked_tokens`.
 
-    It guesses some tokens, hidden or not, from those before them and the encoder's features.
+    It guesses a random share of the tokens (`REWRITTEN`), hidden or not, each from those before it and the
+    encoder's features.
     """
     assert model.decoder is not None
     hidden = random_tokens(batch, share, generator)
