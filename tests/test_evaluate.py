@@ -15,7 +15,7 @@ from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import CLEAN, evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import fit_temperature
 from imdb_transformer.inference.predictor import Predictor, load_model
-from imdb_transformer.inference.transformer import TransformerModel, logits_of
+from imdb_transformer.inference.transformer import TransformerModel, outputs_of
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from tests.conftest import accept_config, imdb_tx, write_jsonl
@@ -67,8 +67,8 @@ def test_logits_do_not_depend_on_the_batch_size(trained: Path) -> None:
     assert isinstance(model, TransformerModel)
     reviews = model.tokenizer.encode([f"a {'very ' * (i % 9)}good film" for i in range(40)])
     hardware = model.hardware._replace(dtype=torch.float32)
-    many = logits_of(model.classifier, reviews, hardware)
-    single = [logits_of(model.classifier, [review], hardware)[0] for review in reviews]
+    many = outputs_of(model.classifier, reviews, hardware)
+    single = [outputs_of(model.classifier, [review], hardware)[0] for review in reviews]
     np.testing.assert_allclose(single, many, atol=1e-5)
 
 

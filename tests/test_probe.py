@@ -12,7 +12,7 @@ from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data.encoded import EncodedSplit, tokenize
-from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.inference.transformer import outputs_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.training.prepare import make_classifier, prepare
 from imdb_transformer.training.starting_weights import INVERSE_PENALTY, NUM_FITTED, fit_head
@@ -20,7 +20,7 @@ from tests.in_process import CPU, Tiny, train
 
 
 def answers(model: Classifier, reviews: EncodedSplit) -> NDArray[np.float32]:
-    return logits_of(model, [reviews.review(i) for i in range(len(reviews.lengths))], CPU)
+    return outputs_of(model.eval(), [reviews.review(i) for i in range(len(reviews.lengths))], CPU)
 
 
 def features(model: Classifier, reviews: EncodedSplit) -> NDArray[np.float32]:

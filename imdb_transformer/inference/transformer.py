@@ -1,9 +1,9 @@
 """Turns texts into logits with the tokenizer and the classifier of a run.
 
-Shapes: N reviews, B batch, L length, C classes.
+Shapes: N reviews, B batch, L length, D model width, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,22 +52,24 @@ class TransformerModel:
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, C) logits of one or more texts."""
-        return logits_of(self.classifier, self.tokenizer.encode(texts), self.hardware)
+        return outputs_of(self.classifier, self.tokenizer.encode(texts), self.hardware)
 
 
 @torch.inference_mode()
-def logits_of(model: nn.Module, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
-    """(N, C) logits of one or more encoded reviews, computed in batches of like length.
+def outputs_of(
+    compute: Callable[[Tensor, Tensor, torch.dtype], Tensor],
+    reviews: Sequence[EncodedReview], hardware: Hardware,
+) -> NDArray[np.float32]:  # fmt: skip
+    """What a model computes for one or more encoded reviews, in batches of like length.
 
-    It leaves the model in evaluation mode.
+    A classifier in evaluation mode computes (N, C) logits, and its `features` (N, D) features.
     """
     lengths = np.array([len(review) for review in reviews])
     batches = length_batches(lengths, batch_tokens=BATCH_TOKENS[hardware.device.type])
-    model.eval()
     rows = []
     for indices in tracked(batches, "predicting, batch", len(batches)):
         ids = torch.from_numpy(pad([reviews[i] for i in indices])).to(hardware.device)
-        rows.append(model(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
+        rows.append(compute(ids, ids != PAD_ID, hardware.dtype).cpu().numpy())
     return in_order(rows, batches)
 
 

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus
-from imdb_transformer.data.batches import EncodedReview
 from imdb_transformer.data.encoded import EncodedSplit, rows_of, training_splits
 from imdb_transformer.data.imdb import UNKNOWN, stars_of
 from imdb_transformer.data.reviews import Rows
 from imdb_transformer.data.tokenizer import tokenizer_of_origin
 from imdb_transformer.errors import RunError
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.inference.transformer import outputs_of
 from imdb_transformer.model.classifier import Classifier
 from imdb_transformer.model.encoder import Encoder
 from imdb_transformer.model.language import HEAD, LanguageModel
@@ -168,23 +166,23 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """
     if config.train.init_from != run.AUTO:
         return config
-    chosen, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
+    encoder, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
     first_share = config.train.first_share
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
         labelled = run.of_package(run.SHIPPED_CLASSIFIER)
-        accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, labelled)}
-        if accuracy[labelled] > accuracy[chosen] + MARGIN:
-            chosen = labelled
-        sample = tokenizer_of_origin(chosen, config).encode(rows.texts[:NUM_PROBED])
-        is_new, is_short = chosen != labelled, are_short([len(ids) for ids in sample])
+        accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (encoder, labelled)}
+        if accuracy[labelled] > accuracy[encoder] + MARGIN:
+            encoder = labelled
+        sample = tokenizer_of_origin(encoder, config).encode(rows.texts[:NUM_PROBED])
+        is_new, is_short = encoder != labelled, are_short([len(ids) for ids in sample])
         is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
         if is_new or is_short or is_few:
             dropout = max(dropout, DROPOUT)
         if is_few and is_short and not is_new and config.train.ema_decay:
             first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
-    config = config.replaced("train", init_from=str(chosen), first_share=first_share)
+    config = config.replaced("train", init_from=str(encoder), first_share=first_share)
     return config.replaced("model", dropout=dropout)
 
 
@@ -203,7 +201,8 @@ def probe_accuracy(path: Path, config: Config, rows: Rows, hardware: Hardware) -
     tokenizer = tokenizer_of_origin(path, config)
     model = Classifier(config.model, vocab_size=tokenizer.vocab_size, num_classes=2)
     load_encoder(model, path)
-    features = _features(model.to(hardware.device), tokenizer.encode(texts), hardware)
+    model.to(hardware.device).eval()
+    features = outputs_of(model.features, tokenizer.encode(texts), hardware)
     truth = np.array([label for label in labels if label in common])
     return float(cross_val_score(_regression(), features, truth, cv=NUM_FOLDS).mean())
 
@@ -219,7 +218,8 @@ def fit_head(model: Classifier, train: EncodedSplit, hardware: Hardware) -> None
     labels = train.labels[:NUM_FITTED]
     if len(set(labels)) < 2:
         return
-    features = _features(model, [train.review(i) for i in range(len(labels))], hardware)
+    reviews = [train.review(i) for i in range(len(labels))]
+    features = outputs_of(model.eval().features, reviews, hardware)
     with warnings.catch_warnings(action="ignore"):  # of classes that are many for so few reviews
         scaler, regression = (step for _, step in _regression().fit(features, labels).steps)
     slopes = regression.coef_ / scaler.scale_
@@ -238,11 +238,3 @@ def _regression() -> "Pipeline":
     from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=500))
-
-
-def _features(model: Classifier, reviews: Sequence[EncodedReview], hardware: Hardware) -> NDArray[np.float32]:
-    """(N, D), pooled: what the head reads."""
-    head, model.head = model.head, nn.Identity()  # type: ignore[assignment]
-    features = logits_of(model, reviews, hardware)
-    model.head = head
-    return features

@@ -19,7 +19,7 @@ from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
 from imdb_transformer.inference.generate import write
-from imdb_transformer.inference.transformer import logits_of
+from imdb_transformer.inference.transformer import outputs_of
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
 from imdb_transformer.store.run import Kind
@@ -162,7 +162,8 @@ def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Scor
             validation = token_score(model, prepared.config.pretrain.objective, split, prepared.hardware)
         else:
             reviews = [split.review(i) for i in range(len(split.labels))]
-            validation = score(logits_of(model, reviews, prepared.hardware), split.labels.astype(np.int64))
+            logits = outputs_of(model.eval(), reviews, prepared.hardware)
+            validation = score(logits, split.labels.astype(np.int64))
         if not math.isfinite(validation.loss):
             raise DivergedError(f"step {step}, at rate {lr:.3g}, gives validation loss {validation.loss:g}")
     if not all_finite(learner.model):  # then its average is finite, too
