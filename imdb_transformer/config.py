@@ -145,8 +145,8 @@ class TrainConfig(Section):
     """largest decay of the average of the weights, which is validated and kept; 0: no average"""
     first_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """share of that average that the starting weights keep; 0: what the decay leaves"""
-    evals_per_epoch: Width = 2
-    """validations an epoch; with `epochs = 0`, 2 means 1 if there are three epochs or more"""
+    evals_per_epoch: NaturalInt = 0
+    """validations per epoch; 0: two if there are one or two epochs, otherwise one"""
     best_by: Literal["accuracy", "f1", "loss", "last"] = "last"
     """which checkpoint is best: by validation `accuracy`, macro `f1` or `loss`, or the `last`"""
     yardstick: bool = True

@@ -91,7 +91,7 @@ def test_epochs_follow_each_other_and_validations_are_spread_evenly_to_the_end()
 
 
 @pytest.mark.parametrize(("reviews", "epochs", "num_evals"), [(25_000, 2, 2), (10_000, 3, 1), (500, 20, 1)])
-def test_a_training_of_one_or_two_epochs_has_two_validations_an_epoch(
+def test_a_training_of_one_or_two_epochs_has_two_validations_in_each(
     reviews: int, epochs: int, num_evals: int
 ) -> None:
     lengths = np.full(reviews, 100)
@@ -100,8 +100,8 @@ def test_a_training_of_one_or_two_epochs_has_two_validations_an_epoch(
     assert (made.epochs, made.evals_per_epoch) == (epochs, num_evals)
 
 
-def test_only_the_default_number_of_validations_depends_on_the_epochs() -> None:
-    for asked, used in ((2, 1), (1, 1), (4, 4)):
+def test_a_number_of_validations_that_was_asked_for_stays() -> None:
+    for asked, used in ((0, 1), (1, 1), (2, 2), (4, 4)):
         config = Config(train=TrainConfig(init_from="", evals_per_epoch=asked))
         assert resolved(config, a_split()).train.evals_per_epoch == used
 

@@ -270,7 +270,7 @@ def test_batch_size_and_epochs_depend_on_the_reviews_if_they_are_0() -> None:
 
 
 def test_a_run_records_the_batch_size_and_epochs_that_its_reviews_gave(tiny: Tiny, tmp_path: Path) -> None:
-    config = tiny("train.epochs=0", "train.batch_tokens=0", "train.lr=1e-3")
+    config = tiny("train.epochs=0", "train.batch_tokens=0", "train.evals_per_epoch=0", "train.lr=1e-3")
     made = prepare(config, "classifier", CPU)
     assert made.config.train.epochs == 20
     assert made.config.train.evals_per_epoch == 1

@@ -20,6 +20,7 @@ dropout = 0.1
 [train]
 init_from = ""
 epochs = 2
+evals_per_epoch = 2
 batch_tokens = 1024
 optimizer = "adamw"
 lr = 1e-2

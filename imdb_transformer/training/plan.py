@@ -30,7 +30,6 @@ MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
 SHORT_OF_TWO_CLASSES = (600, 2, 8)  # from an encoder
-MAX_EVALS = 4  # unless there are more epochs
 # With few tokens in a batch, an update of Muon takes a third of a step or more. Then an update after every
 # eighth step trains as well (configs/EXPERIMENTS.md).
 FEW_TOKENS, STEPS_PER_UPDATE = 2048, 8
@@ -64,7 +63,7 @@ class Plan(NamedTuple):
 
 
 def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -> Config:
-    """The config with `batch_tokens` and `epochs` computed from the data if they are 0.
+    """The config with `batch_tokens`, `epochs` and `evals_per_epoch` computed from the data if they are 0.
 
     A batch has the tokens of a 60th of the reviews, within limits. The number of epochs follows from a number
     of steps, within limits: a small set is read more often than a large one. From an encoder, the model soon
@@ -77,9 +76,7 @@ def resolved(config: Config, train: EncodedSplit, *, knows_text: bool = False) -
     tokens = options.batch_tokens or min(max(num_reviews * train.lengths.mean(), MIN_TOKENS), MAX_TOKENS)
     num_steps, fewest, most = _length_of_training(config, train, knows_text=knows_text)
     epochs = options.epochs or min(max(round(num_steps / steps_per_epoch(train, tokens)), fewest), most)
-    num_evals = options.evals_per_epoch
-    if not options.epochs and num_evals == TrainConfig().evals_per_epoch:
-        num_evals = max(1, min(num_evals, MAX_EVALS // epochs))
+    num_evals = options.evals_per_epoch or (2 if epochs <= 2 else 1)
     return config.replaced("train", batch_tokens=int(tokens), epochs=epochs, evals_per_epoch=num_evals)
 
 

@@ -82,7 +82,7 @@ def prepare(
     if kind == "classifier" and teachers:
         _check_classes(teachers, data.corpus.manifest.classes)
         if soft_labels is None:
-            soft_labels = labels_of_teachers(teachers, config, data.corpus, ask=ready)
+            soft_labels = labels_of_teachers(teachers, config, data.corpus, ready=ready)
     prepared = _prepared(config, kind, hardware, data, soft_labels, teachers)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
@@ -107,9 +107,9 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
 
 
 def labels_of_teachers(
-    teachers: Sequence[Path], config: Config, stored: Corpus, *, ask: bool = True
+    teachers: Sequence[Path], config: Config, stored: Corpus, *, ready: bool = True
 ) -> NDArray[np.float32]:
-    """(N, C): the teachers' mean probabilities for each review of `unsupervised`; without `ask`, equal ones.
+    """(N, C): teachers' mean probabilities for each review of `unsupervised`; without `ready`, equal ones.
 
     Raises DataError if the corpus has no such reviews.
     """
@@ -117,7 +117,7 @@ def labels_of_teachers(
     texts = encoded.rows_of(config.data, stored, "unsupervised").texts if has_split else []
     if not texts:
         raise DataError(f"{config.data.source} has no unlabelled review for a teacher, except held-out ones.")
-    if not ask:
+    if not ready:
         num_classes = len(stored.manifest.classes)
         return np.full((len(texts), num_classes), 1 / num_classes, dtype=np.float32)
     predictor = Predictor.load(*teachers, device=config.train.device)
