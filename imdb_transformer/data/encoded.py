@@ -20,7 +20,7 @@ from imdb_transformer.config import Config, DataConfig
 from imdb_transformer.data.corpus import Corpus, ensure, read_split, stored_split
 from imdb_transformer.data.imdb import UNKNOWN, films_of
 from imdb_transformer.data.reviews import Rows, in_chunks, joined
-from imdb_transformer.data.tokenizer import FILE_NAME, Tokenizer
+from imdb_transformer.data.tokenizer import FILE_NAME, LENGTH_KEYS, Tokenizer
 from imdb_transformer.errors import DataError
 from imdb_transformer.progress import tracked
 from imdb_transformer.store.files import read_json, sha256_of, whole_folder, write_json, write_whole
@@ -133,7 +133,7 @@ def _tokenizer(config: Config, corpus: Corpus) -> Tokenizer:
     """The tokenizer of training and unlabelled text, from the cache or trained now."""
     unlabelled = {"unsupervised"} & set(corpus.manifest.splits)
     members = (*_members(config.data, "train"), *unlabelled)
-    settings = config.tokenizer.model_dump(exclude={"max_length", "tail_length"})
+    settings = config.tokenizer.model_dump(exclude=LENGTH_KEYS)
     key = f"{_content_hash(corpus, members)} {sorted(settings.items())} {tokenizers.__version__}"
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     folder = Path(config.data.data_dir) / "tokenizers" / name

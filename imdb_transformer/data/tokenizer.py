@@ -33,7 +33,7 @@ SPACE = "Ġ"  # a space in byte-level pieces; no word contains it. Its id stands
 MIN_FREQUENCY = 2  # a rarer pair of pieces is not merged
 FILE_NAME = "tokenizer.json"
 MAX_FILE_BYTES = 200 << 20
-LENGTHS = {"max_length", "tail_length"}  # keys that may differ from those of another run
+LENGTH_KEYS = {"max_length", "tail_length"}  # keys that may differ from those of another run
 LONG_WORD = 4  # letters. Shorter words of any language are often pieces of longer words in training
 # Of the usual number of characters per piece. French reviews have 0.5 to 0.82 of IMDB's, and German ones 0.45
 # to 0.7.
@@ -184,7 +184,7 @@ def tokenizer_of_origin(path: Path, config: Config, *, as_teacher: bool = False)
     opened, _ = run.locate(path)
     if opened.info.kind == "linear":
         raise RunError(f"{path} is a linear model: it has no encoder.")
-    free, problem, advice = {"tokenizer": LENGTHS}, "cannot teach here", ""
+    free, problem, advice = {"tokenizer": LENGTH_KEYS}, "cannot teach here", ""
     if not as_teacher:
         repeats = config.model.num_layers % opened.config.model.num_layers == 0  # its blocks
         free["model"] = run.FREE_MODEL_KEYS | ({"num_layers"} if repeats else set())

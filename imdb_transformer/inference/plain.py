@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imdb_transformer import config_file
-from imdb_transformer.data.tokenizer import tokenizer_of
+from imdb_transformer.data.tokenizer import LENGTH_KEYS, tokenizer_of
 from imdb_transformer.errors import RunError, command_line
 from imdb_transformer.model import plain
 from imdb_transformer.store import checkpoint, run
@@ -21,23 +21,26 @@ RECIPE = "base.toml"  # to fine-tune an encoder
 def check_predicts(opened: run.Run, folder: Path) -> None:
     """Raises RunError for an encoder, which has no classes, and for a run before its first validation."""
     if opened.info.kind == "encoder":
-        name = opened.folder.name if opened.is_shipped else opened.folder
         advice = f"To train a classifier from it: {finetuning_command(opened)}"
-        raise RunError(f"{name} is an encoder and has no classes. {advice}")
+        raise RunError(f"{_name_of(opened)} is an encoder and has no classes. {advice}")
     if not folder.exists() and opened.info.status != "finished":
         raise RunError(f"{opened.folder} cannot predict yet: its training has not reached a validation.")
 
 
+def _name_of(opened: run.Run) -> str | Path:
+    """How a command names a run: one of the package by its name alone."""
+    return opened.folder.name if opened.is_shipped else opened.folder
+
+
 def finetuning_command(opened: run.Run) -> str:
     """The command that fine-tunes an encoder: the shipped recipe, with the run's sizes and reviews."""
-    name = opened.folder.name if opened.is_shipped else opened.folder
     is_labelled = bool(opened.config.data.label_column)
     data = set() if is_labelled else {"source", "label_column"}
-    excluded = {"data": data, "tokenizer": {"max_length", "tail_length"}, "model": run.FREE_MODEL_KEYS}
+    excluded = {"data": data, "tokenizer": LENGTH_KEYS, "model": run.FREE_MODEL_KEYS}
     overrides = config_file.overrides_of(opened.config, config_file.load(RECIPE), excluded)
     sets = [part for override in overrides for part in ("--set", override)]
     reviews = [] if is_labelled else ["labelled.csv", "--label-column", "COLUMN"]
-    return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", name)
+    return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", _name_of(opened))
 
 
 class PlainModel:

@@ -60,11 +60,7 @@ def classification(
 def pretraining(
     model: LanguageModel, batch: Batch, config: Config, dtype: torch.dtype, progress: float
 ) -> Metrics:
-    """Cross-entropy of the tokens that the model guesses, by `pretrain.objective` (`GUESSES`).
-
-    For masked tokens `loss` divides by their expected number, which does not depend on the draw, and
-    `masked_loss` by their actual number.
-    """
+    """Cross-entropy of the tokens that the model guesses, by `pretrain.objective` (`GUESSES`)."""
     objective, share = config.pretrain.objective, 1.0
     if objective in ("masked", "contrastive", "denoise"):  # the share changes linearly (Ankner et al. 2024)
         first, last = config.pretrain.mask_fractions
@@ -77,8 +73,19 @@ def pretraining(
     loss, num_correct = model.sampled_loss(features, targets, num_guessed)
     if objective != "masked":
         return {"loss": (loss, num_guessed), "token_accuracy": (num_correct, num_guessed)}
+    return masked_metrics(loss, num_correct, num_guessed, batch.num_tokens, share)
+
+
+def masked_metrics(
+    loss: Tensor, num_correct: Tensor, num_guessed: int, num_tokens: int, share: float
+) -> Metrics:
+    """The metrics of guessing masked tokens, from the summed loss and the number of correct guesses.
+
+    `loss` divides by the expected number of guesses, which does not depend on the draw, and `masked_loss` by
+    their actual number.
+    """
     return {
-        "loss": (loss / share, batch.num_tokens),
+        "loss": (loss / share, num_tokens),
         "masked_loss": (loss, num_guessed),
         "masked_accuracy": (num_correct, num_guessed),
     }
@@ -104,18 +111,16 @@ def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: floa
     """
     ids = in_halves(batch)
     halves = Batch(ids, ids != PAD_ID, batch.labels, batch.num_tokens)
-    features, loss, num_correct, num_guessed = masked_guesses(model, halves, dtype, share)  # (2B, L', D)
+    features, metrics = masked_guesses(model, halves, dtype, share)  # (2B, L', D)
     assert model.projection is not None
     vectors = F.normalize(model.projection(pool(features, halves.mask).float()), dim=1)
     similarity = (vectors @ vectors.T / TEMPERATURE).fill_diagonal_(-torch.inf)
     others = torch.arange(len(ids), device=ids.device).roll(len(ids) // 2)
     contrastive_loss = F.cross_entropy(similarity, others)
-    return {
-        "loss": (loss / share + CONTRAST_WEIGHT * batch.num_tokens * contrastive_loss, batch.num_tokens),
-        "masked_loss": (loss, num_guessed),
-        "masked_accuracy": (num_correct, num_guessed),
-        "contrastive_loss": (contrastive_loss * len(ids), len(ids)),
-    }
+    loss, count = metrics["loss"]
+    metrics["loss"] = (loss + CONTRAST_WEIGHT * count * contrastive_loss, count)
+    metrics["contrastive_loss"] = (contrastive_loss * len(ids), len(ids))
+    return metrics
 
 
 def distillation(
@@ -125,32 +130,27 @@ def distillation(
 
     `feature_loss` is the mean squared error. It is 1 if all features are guessed as 0.
     """
-    features, loss, num_correct, num_guessed = masked_guesses(model, batch, dtype, share)
+    features, metrics = masked_guesses(model, batch, dtype, share)
     assert model.to_teacher is not None
     guesses = model.to_teacher(features).float()
     errors = (guesses - teacher_features(teacher, batch.ids, batch.mask, dtype)).square().mean(-1)  # (B, L)
     feature_loss = (errors * batch.mask).sum()
-    return {
-        "loss": (loss / share + FEATURE_WEIGHT * feature_loss, batch.num_tokens),
-        "masked_loss": (loss, num_guessed),
-        "masked_accuracy": (num_correct, num_guessed),
-        "feature_loss": (feature_loss, batch.num_tokens),
-    }
+    loss, count = metrics["loss"]
+    metrics["loss"] = (loss + FEATURE_WEIGHT * feature_loss, count)
+    metrics["feature_loss"] = (feature_loss, count)
+    return metrics
 
 
 def masked_guesses(
     model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """(B, L, D) features with a random `share` of the tokens masked.
-
-    With them come the summed loss of guessing these tokens, how many guesses are right, and of how many.
-    """
+) -> tuple[Tensor, Metrics]:
+    """(B, L, D) features with a random `share` of the tokens masked, and the metrics of guessing these."""
     hidden = random_tokens(batch, share)
     rows, num_guessed = guessed_rows(hidden)
     features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
     targets = batch.ids.flatten()[rows]
     loss, num_correct = model.sampled_loss(features.flatten(0, 1)[rows], targets, num_guessed)
-    return features, loss, num_correct, num_guessed
+    return features, masked_metrics(loss, num_correct, num_guessed, batch.num_tokens, share)
 
 
 def in_halves(batch: Batch) -> Tensor:
