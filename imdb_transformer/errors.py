@@ -77,6 +77,12 @@ class Interrupted(BaseException):
         return partial(Interrupted, exit_code=self.exit_code), self.args
 
 
+def interrupted(number: signal.Signals, rest: str) -> Interrupted:
+    """The error that ends the work after a signal: `Stopped by SIGTERM`, and the rest of its message."""
+    by = "" if number == signal.SIGINT else f" by {number.name}"
+    return Interrupted(f"Stopped{by}{rest}", exit_code=128 + number)
+
+
 USER_ERRORS = (ConfigError, DataError, RunError, DivergedError, ResourceError, Interrupted)
 
 

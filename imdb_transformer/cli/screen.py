@@ -23,6 +23,7 @@ from imdb_transformer.errors import (
     Interrupted,
     ResourceError,
     RunError,
+    interrupted,
     reason_of,
     requests_to_stop,
 )
@@ -158,8 +159,7 @@ def _discard_stdout() -> None:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
-    raise Interrupted(f"Stopped{by}. Files written before are whole.", exit_code=128 + number)
+    raise interrupted(signal.Signals(number), ". Files written before are whole.")
 
 
 def exit_with(sentence: str, exit_code: int) -> None:

@@ -22,7 +22,7 @@ class Score(BaseModel, extra="forbid", frozen=True):
 
     accuracy: float
     loss: float
-    f1: float | None = None  # the mean over classes; None if tokens were guessed
+    f1: float | None = None  # macro F1, also for two classes; None if tokens were guessed
 
 
 class Calibration(BaseModel, extra="forbid", frozen=True):

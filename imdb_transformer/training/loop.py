@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World, signals_handled_by
-from imdb_transformer.errors import DivergedError, Interrupted, command_line
+from imdb_transformer.errors import DivergedError, Interrupted, command_line, interrupted
 from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
@@ -116,19 +116,14 @@ def _interrupted(
     world.barrier()  # until the first process has written
     number = stops[-1] if stops else signal.SIGTERM  # another process received it
     command = command_line(COMMANDS[opened.info.kind], "--resume", opened.folder)
-    place = f"at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}"
-    return Interrupted(f"Stopped{_by(number)} {place}", exit_code=128 + number)
+    return interrupted(number, f" at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}")
 
 
 def check_late_stop(opened: Run, world: World, stops: list[signal.Signals]) -> None:
     """Raises Interrupted for a request that came after the last step began: no other run may follow."""
     number = world.broadcast(stops[-1] if stops else None)
     if number is not None:
-        raise Interrupted(f"Stopped{_by(number)}. {opened.folder} is finished.", exit_code=128 + number)
-
-
-def _by(number: signal.Signals) -> str:
-    return "" if number == signal.SIGINT else f" by {number.name}"
+        raise interrupted(number, f". {opened.folder} is finished.")
 
 
 def _leave_terminal() -> None:
