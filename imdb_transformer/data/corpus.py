@@ -1,5 +1,4 @@
-"""The stored corpus: a source's reviews, imported once, checked, and stored in one Parquet file for
-each split.
+"""The stored corpus: a source's reviews, imported once, checked, and stored in a Parquet file per split.
 
 Rows are stored in the order of their text's hash: the same reviews give the same corpus from any source.
 Reviews are held out once, at import (`holdout.py`).

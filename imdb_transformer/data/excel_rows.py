@@ -18,24 +18,7 @@ FORMULA = re.compile(rb"<(\w+:)?f[ />]")  # in the XML of a sheet
 
 def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first row of the first visible sheet, and the rows. All cells become text."""
-    try:
-        from openpyxl import load_workbook
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
-        ) from None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and rules that openpyxl does not know
-        try:
-            sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
-            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
-            num_empty = 0
-            if _has_formulas(file):
-                num_empty = _num_without_value(_first_sheet(load_workbook(file, read_only=True)), cells)
-            while cells and not any(cells[-1]):
-                cells.pop()
-        except Exception as error:  # of zip, XML or openpyxl
-            raise ValueError(f"it is not a workbook ({error})") from None
+    cells, num_empty = _read_sheet(file)
     if num_empty:
         warn(
             f"{num_empty:,} cells have a formula without a value, and are read as empty. Open the workbook "
@@ -56,6 +39,28 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
                 yield number, dict(zip_longest(names, row[: len(names)], fillvalue=""))
 
     return names, rows()
+
+
+def _read_sheet(file: BinaryIO) -> tuple[list[list[str]], int]:
+    """The text of all cells, by row, and the number of those that a formula without a value leaves empty."""
+    try:
+        from openpyxl import load_workbook
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "An .xlsx file needs openpyxl, which is not installed: pip install openpyxl."
+        ) from None
+    with warnings.catch_warnings(action="ignore"):  # about styles and rules that openpyxl does not know
+        try:
+            sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
+            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
+            num_empty = 0
+            if _has_formulas(file):
+                num_empty = _num_without_value(_first_sheet(load_workbook(file, read_only=True)), cells)
+        except Exception as error:  # of zip, XML or openpyxl
+            raise ValueError(f"it is not a workbook ({error})") from None
+    while cells and not any(cells[-1]):
+        cells.pop()
+    return cells, num_empty
 
 
 def _first_sheet(workbook: Any) -> Any:
