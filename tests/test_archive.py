@@ -3,6 +3,7 @@ import gzip
 import http.server
 import io
 import os
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -220,7 +221,14 @@ def class_folders(folder: Path, number: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    "unread", ["train/pos/notes.csv", "train/neg/2020/1.txt", "train/meh/2020/1.txt", "train/pos/1.md"]
+    "unread",
+    [
+        "train/pos/notes.csv",
+        "train/neg/2020/1.txt",
+        "train/meh/2020/1.txt",
+        "train/pos/1.md",
+        "test/test.csv",
+    ],
 )
 def test_files_of_class_folders_that_are_no_reviews_are_named(tmp_path: Path, unread: str) -> None:
     folder = class_folders(tmp_path, 6)
@@ -232,8 +240,26 @@ def test_files_of_class_folders_that_are_no_reviews_are_named(tmp_path: Path, un
     assert len(reviews.splits["train"].texts) == 12
 
 
-def test_few_texts_beside_tables_belong_to_these(tmp_path: Path) -> None:
-    folder = class_folders(tmp_path, 1)
+def test_a_class_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "reviews", 4)
+    (folder / "train/pos").rename(tmp_path / "elsewhere")
+    (folder / "train/pos").symlink_to(tmp_path / "elsewhere")
+    reviews = sources.read(DataConfig(source=str(folder)))
+    assert reviews.classes == ("neg", "pos")
+    assert len(reviews.splits["train"].texts) == 8
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_few_texts_beside_a_table_are_not_the_reviews(tmp_path: Path, number: int) -> None:
+    folder = class_folders(tmp_path, number)
+    lines = "".join(f"{i} good,a\n{i} bad,b\n" for i in range(9))
+    (folder / "train/pos/part.csv").write_text(f"text,label\n{lines}")
+    assert sources.read(DataConfig(source=str(folder))).classes == ("a", "b")
+
+
+def test_texts_in_one_folder_beside_a_table_are_not_the_reviews(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path, 20)
+    shutil.rmtree(folder / "train/neg")
     lines = "".join(f"{i} good,a\n{i} bad,b\n" for i in range(9))
     (folder / "train/pos/part.csv").write_text(f"text,label\n{lines}")
     assert sources.read(DataConfig(source=str(folder))).classes == ("a", "b")

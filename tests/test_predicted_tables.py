@@ -41,24 +41,6 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
-def test_pandas_reads_the_columns_of_predictions_as_those_of_the_input(
-    predictor: Predictor, tmp_path: Path
-) -> None:
-    table = pa.table({"text": ["good", "bad"], "id": [2**53 + 1, None]})
-    kinds = [{"name": "id", "field_name": "id", "pandas_type": "int64", "numpy_type": "Int64"}]
-    table = table.replace_schema_metadata({"pandas": json.dumps({"columns": kinds, "index_columns": []})})
-    pq.write_table(table, tmp_path / "in.parquet")
-    schema, parts = predicted_tables.open_reviews(tmp_path / "in.parquet", "text")
-    call = {"": ""}
-    saved = predicted_tables.write_predictions(
-        predictor, parts, schema, "text", tmp_path / "out.parquet", call, resume=False
-    )
-    assert [number for _, number in saved] == [2]
-    written = pq.read_table(tmp_path / "out.parquet")
-    assert written.column_names == ["text", "id", "predicted_label", "probability"]
-    assert written.schema.metadata == table.schema.metadata
-
-
 def test_an_output_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its name is not UTF-8"):
         table_formats.check_output(tmp_path / os.fsdecode(b"\xe9.csv"), pa.schema({"text": pa.string()}))

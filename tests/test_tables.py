@@ -218,22 +218,45 @@ def test_a_workbook_whose_first_sheet_is_blank_says_that_only_this_one_is_read(t
 def test_the_first_visible_sheet_of_a_workbook_is_read(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     book.active.sheet_state = "hidden"
+    sheet = book.create_sheet("data")
     for row in (["text"], ["good"]):
-        book.create_sheet("data") if len(book.sheetnames) == 1 else None
-        book["data"].append(row)
+        sheet.append(row)
     book.save(tmp_path / "r.xlsx")
     assert [row["text"] for row in rows_of(tmp_path / "r.xlsx")] == ["good"]
 
 
 def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
-    """Excel stores the value of each formula. Programs that do not compute it leave it out."""
     book = openpyxl.Workbook()
     for row in (["text", "n", "m"], ["good", "=1+1", 3], ["bad", "=1+2", "=2*2"]):
         book.active.append(row)
     book.save(tmp_path / "r.xlsx")
-    with pytest.warns(DataWarning, match=r"^3 cells have a formula without a value.* in Excel and save it$"):
+    with pytest.warns(DataWarning, match=r"r\.xlsx: 3 empty cells have formulas without a value\."):
         rows = rows_of(tmp_path / "r.xlsx")
     assert rows == [{"text": "good", "n": "", "m": "3"}, {"text": "bad", "n": "", "m": ""}]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("str", ""), ("e", "#N/A"), ("n", "3")])
+def test_a_formula_whose_value_is_an_empty_text_or_an_error_has_a_value(
+    tmp_path: Path, kind: str, value: str
+) -> None:
+    book = openpyxl.Workbook()
+    for row in (["text", "n"], ["good", "=1+2"]):
+        book.active.append(row)
+    book.save(tmp_path / "r.xlsx")
+    with zipfile.ZipFile(tmp_path / "r.xlsx") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    written = parts[sheet].decode()
+    parts[sheet] = re.sub(
+        r'<c r="B2"[^>]*><f>(.*?)</f><v ?/?>(</v>)?',
+        rf'<c r="B2" t="{kind}"><f>\1</f><v>{value}</v>',
+        written,
+    ).encode()
+    assert parts[sheet].decode() != written
+    with zipfile.ZipFile(tmp_path / "r.xlsx", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    assert rows_of(tmp_path / "r.xlsx") == [{"text": "good", "n": "3" if kind == "n" else ""}]  # no warning
 
 
 def test_a_quote_that_is_escaped_by_a_backslash_is_reported_with_the_right_way(tmp_path: Path) -> None:
@@ -262,6 +285,9 @@ def test_json_lines_that_are_lists_are_refused_with_the_right_way(tmp_path: Path
     with pytest.raises(
         DataError, match=r"Extra data: line 2 .*; if each line is a row, write it as an object"
     ):
+        rows_of(tmp_path / "r.jsonl")
+    (tmp_path / "r.jsonl").write_text('[{"text": "good"}]]')
+    with pytest.raises(DataError, match=r"is not JSON \(Extra data: [^;]*\)\.$"):
         rows_of(tmp_path / "r.jsonl")
 
 

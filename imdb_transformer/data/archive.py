@@ -40,7 +40,7 @@ TIMEOUT_SECONDS = 30
 
 UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")  # the first: the official archive
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
-TEXTS_PER_TABLE = 10  # if there are fewer in the folders of classes, they belong to the tables
+TEXTS_PER_TABLE = 10  # fewer texts beside a table are not the reviews
 READING = "reading file"
 
 
@@ -111,10 +111,13 @@ def root_of_tree(folder: Path, split: str = "train") -> Path | None:
 
 
 def _holds_reviews(folder: Path, root: Path) -> bool:
-    """Whether the folders of a split have text files, and few or no tables."""
+    """Whether the folders in a split's folder are classes, and not those of tables with some texts beside."""
     files = list(folder.glob("*/*"))
-    num_texts = sum(_is_review(file.relative_to(root)) for file in files)
-    return num_texts > TEXTS_PER_TABLE * sum(map(is_table, files))
+    texts = [file for file in files if _is_review(file.relative_to(root))]
+    num_tables = sum(map(is_table, files))
+    if not num_tables:
+        return bool(texts)
+    return len({file.parent for file in texts}) > 1 and len(texts) >= TEXTS_PER_TABLE * num_tables
 
 
 def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
@@ -127,12 +130,16 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
         is_unlabelled = folder.name.lower() in UNLABELLED_FOLDERS and folder.is_dir()
         if is_unlabelled and any(file.suffix.lower() == ".txt" for file in folder.iterdir()):
             warn(f"{root}: not read: {folder.name}/*.txt. To learn them, move them to train/unsup")
+    splits = [folder for folder in root.iterdir() if split_of_name(folder)]
     paths, others = [], []
-    for path in sorted(root.glob("*/*/**/*")):
+    # A class may be a link to a folder, which "**" alone would not follow.
+    for path in sorted(path for folder in splits for part in ("*", "*/**/*") for path in folder.glob(part)):
         name = path.relative_to(root)
+        # Directly in a split's folder, the archive has lists of its files.
+        is_beside = (len(name.parts) > 2 or is_table(path)) and not any(map(is_hidden, name.parts))
         if len(name.parts) == 3 and _is_review(name):
             paths.append(path)
-        elif split_of_name(Path(name.parts[0])) and not any(map(is_hidden, name.parts)) and path.is_file():
+        elif is_beside and path.is_file():
             others.append(path)
     warn_of_unread(root, others, "In the folder of a split, only CLASS/*.txt is read.")
     files = (

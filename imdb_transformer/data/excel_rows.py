@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import zip_longest
 from typing import Any, BinaryIO
@@ -16,13 +16,13 @@ ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 FORMULA = re.compile(rb"<(\w+:)?f[ />]")  # in the XML of a sheet
 
 
-def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
+def read_excel(file: BinaryIO, origin: object, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first row of the first visible sheet, and the rows. All cells become text."""
     cells, num_empty = _read_sheet(file)
     if num_empty:
         warn(
-            f"{num_empty:,} cells have a formula without a value, and are read as empty. Open the workbook "
-            "in Excel and save it"
+            f"{origin}: {num_empty:,} empty cells have formulas without a value. Open the workbook in Excel "
+            "and save it"
         )
     numbered = enumerate(cells, 1)
     names = next((row for _, row in numbered if any(row)), [])
@@ -42,7 +42,10 @@ def read_excel(file: BinaryIO, bad_row: BadRow) -> tuple[list[str], Iterator[Row
 
 
 def _read_sheet(file: BinaryIO) -> tuple[list[list[str]], int]:
-    """The text of all cells, by row, and the number of those that a formula without a value leaves empty."""
+    """The text of the cells, by row, and the number of those whose formula has no value.
+
+    Excel stores the value of each formula. Programs that do not compute it leave it out.
+    """
     try:
         from openpyxl import load_workbook
     except ModuleNotFoundError:
@@ -52,14 +55,16 @@ def _read_sheet(file: BinaryIO) -> tuple[list[list[str]], int]:
     with warnings.catch_warnings(action="ignore"):  # about styles and rules that openpyxl does not know
         try:
             sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
-            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
+            rows = list(sheet.iter_rows())
+            cells = [[_as_text(cell) for cell in row] for row in rows]
+            while cells and not any(cells[-1]):
+                cells.pop()
             num_empty = 0
             if _has_formulas(file):
-                num_empty = _num_without_value(_first_sheet(load_workbook(file, read_only=True)), cells)
+                formulas = _first_sheet(load_workbook(file, read_only=True)).iter_rows()
+                num_empty = sum(map(_num_without_value, formulas, rows[: len(cells)]))
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None
-    while cells and not any(cells[-1]):
-        cells.pop()
     return cells, num_empty
 
 
@@ -78,10 +83,10 @@ def _has_formulas(file: BinaryIO) -> bool:
         return any(FORMULA.search(archive.read(name)) for name in sheets)
 
 
-def _num_without_value(formulas: Any, cells: list[list[str]]) -> int:
-    """How many formulas of a sheet have an empty cell: the program that wrote them did not compute them."""
-    pairs = (zip(row, texts, strict=False) for row, texts in zip(formulas.iter_rows(), cells, strict=False))
-    return sum(cell.data_type == "f" and not text for row in pairs for cell, text in row)
+def _num_without_value(formulas: Sequence[Any], cells: Sequence[Any]) -> int:
+    """How many formulas of a row have no value. An empty text and an error are values, of other types."""
+    pairs = zip(formulas, cells, strict=False)
+    return sum(f.data_type == "f" and cell.value is None and cell.data_type == "n" for f, cell in pairs)
 
 
 def _as_text(cell: Any) -> str:

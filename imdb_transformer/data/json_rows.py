@@ -68,7 +68,8 @@ def _parsed(text: str, encoding: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        goes_on = str(error).startswith("Extra data: line ") and text.lstrip().startswith("[")
+        is_list, rest = text.lstrip().startswith("["), text[getattr(error, "pos", len(text)) :]
+        goes_on = is_list and rest.lstrip().startswith("[")  # a list after a list
         raise ValueError(f"is not JSON ({error}){NO_LISTS if goes_on else ''}") from None
 
 

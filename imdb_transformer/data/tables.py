@@ -89,7 +89,7 @@ def _read(
         elif suffix in DELIMITED:
             contents = _text_blocks(*rows.read_delimited(lines, wanted, encoding, report, DELIMITED[suffix]))
         elif suffix == ".xlsx":
-            contents = _text_blocks(*excel_rows.read_excel(file, report))
+            contents = _text_blocks(*excel_rows.read_excel(file, path, report))
         else:
             column = next(iter(wanted))
             contents = _text_blocks([column], rows.read_lines(parts, column, encoding, report, pipe))

@@ -53,11 +53,10 @@ def open_reviews(
 def output_schema(schema: pa.Schema, classes: Sequence[str] = ()) -> pa.Schema:
     """The columns of an input, then those of the predictions, which replace columns of the same name.
 
-    Each of `classes` gets a column with its probability. The metadata stay: pandas finds its types there.
+    Each of `classes` gets a column with its probability.
     """
     added = added_columns(classes)
-    fields = [*(field for field in schema if field.name not in added), *added.items()]
-    return pa.schema(fields, metadata=schema.metadata)
+    return pa.schema([*(field for field in schema if field.name not in added), *added.items()])
 
 
 def added_columns(classes: Sequence[str]) -> dict[str, pa.DataType]:

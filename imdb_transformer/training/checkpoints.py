@@ -44,7 +44,7 @@ class Counters(BaseModel, extra="forbid", frozen=True):
             validation is not None and self.best is not None
             and best_by != "last"
             and self.step != self.best_step  # after a kill, the step of `best` may be taken once more
-            and _merit(validation, best_by) <= _merit(self.best, best_by)
+            and not _merit(validation, best_by) > _merit(self.best, best_by)
         )  # fmt: skip
         return self if is_worse else self.model_copy(update={"best": validation, "best_step": self.step})
 

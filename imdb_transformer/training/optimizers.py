@@ -71,8 +71,8 @@ class Muon:
     def step(self, lr: float, step: int, update_size: int = 1) -> None:
         """Adds each matrix's gradient, which it must have, to its momentum.
 
-        Then, unless `update_size` is 0, it moves the matrix as far as so many updates would, with Nesterov's
-        momentum.
+        Then, unless `update_size` is 0, it moves the matrix with Nesterov's momentum, as far as that many
+        updates would.
         """
         del step
         lr = lr * self.lr_scale * update_size
