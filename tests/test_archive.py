@@ -249,6 +249,13 @@ def test_a_class_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
     assert len(reviews.splits["train"].texts) == 8
 
 
+def test_a_review_that_is_a_broken_link_is_called_so(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path, 2)
+    (folder / "train/pos/broken.txt").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"broken\.txt is a link to a file that does not exist\."):
+        sources.read(DataConfig(source=str(folder)))
+
+
 @pytest.mark.parametrize("number", [1, 4])
 def test_few_texts_beside_a_table_are_not_the_reviews(tmp_path: Path, number: int) -> None:
     folder = class_folders(tmp_path, number)

@@ -41,6 +41,13 @@ def test_output_keeps_rows_columns_and_order(predictor: Predictor, tmp_path: Pat
     assert set(out.column("predicted_label").to_pylist()) <= {"neg", "pos"}
 
 
+def test_a_table_that_pandas_wrote_by_columns_gets_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"text": {"0": "good", "1": "bad"}}')
+    _, parts = predicted_tables.open_reviews(tmp_path / "r.json", "text")
+    with pytest.raises(DataError, match=r"not text\. Was it written by pandas\? .*orient='records'"):
+        list(parts)
+
+
 def test_an_output_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its name is not UTF-8"):
         table_formats.check_output(tmp_path / os.fsdecode(b"\xe9.csv"), pa.schema({"text": pa.string()}))

@@ -143,9 +143,16 @@ def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row
             others.append(path)
     warn_of_unread(root, others, "In the folder of a split, only CLASS/*.txt is read.")
     files = (
-        (path.relative_to(root).as_posix(), path.read_bytes()) for path in tracked(paths, READING, len(paths))
+        (path.relative_to(root).as_posix(), _content(path)) for path in tracked(paths, READING, len(paths))
     )
     return _collect(files, str(root), encoding, bad_row, classes)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} is a link to a file that does not exist.") from None
 
 
 def _is_review(name: Path) -> bool:

@@ -154,6 +154,12 @@ def _is_unchanged(value: Any, stored: Any) -> bool:
     return is_nan or (value == stored and isinstance(value, bool) == isinstance(stored, bool))
 
 
+def unfit(kind: pa.DataType, wanted: str) -> str:
+    """What a column holds in the place of texts or labels. A column of objects may be one of pandas."""
+    hint = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
+    return f"holds {kind!s:.60}, not {wanted}.{hint}"
+
+
 def with_leaves(kind: pa.DataType, replaced: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
     """The type with other types in place of some, also inside objects and lists."""
     if pa.types.is_struct(kind):
