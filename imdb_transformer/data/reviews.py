@@ -183,7 +183,7 @@ class SplitStatistics(BaseModel, extra="forbid", frozen=True):
     num_duplicates: int  # rows whose `normalized` text occurs earlier in the same split
     num_shared: dict[str, int]  # rows whose `normalized` text also occurs in another split, by its name
     num_with_breaks: int  # rows with `<br />`
-    word_percentiles: dict[int, int]  # words a review, at the 50th, 90th, 99th and 100th percentile
+    word_percentiles: dict[int, int]  # words per review, at the 50th, 90th, 99th and 100th percentile
 
 
 def measure(reviews: Reviews) -> list[SplitStatistics]:

@@ -48,7 +48,7 @@ def corpus(stored: "Corpus") -> str:
 
 def tokenized(result: "TokenizedCorpus", config: "TokenizerConfig") -> str:
     """What `imdb-tx tokenize` prints: the vocabulary, and what the length limit cuts."""
-    header = ["split", "reviews", "tokens", "a review", "reviews cut", "", "tokens cut", ""]
+    header = ["split", "reviews", "tokens", "per review", "reviews cut", "", "tokens cut", ""]
     rows = []
     for name, split in result.splits.items():
         r = split.report
