@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import date
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
@@ -55,14 +55,16 @@ def _read_sheet(file: BinaryIO) -> tuple[list[list[str]], int]:
     with warnings.catch_warnings(action="ignore"):  # about styles and rules that openpyxl does not know
         try:
             sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
-            rows = list(sheet.iter_rows())
-            cells = [[_as_text(cell) for cell in row] for row in rows]
+            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
             while cells and not any(cells[-1]):
                 cells.pop()
             num_empty = 0
             if _has_formulas(file):
-                formulas = _first_sheet(load_workbook(file, read_only=True)).iter_rows()
-                num_empty = sum(map(_num_without_value, formulas, rows[: len(cells)]))
+                books = (
+                    load_workbook(file, read_only=True, data_only=computed) for computed in (False, True)
+                )
+                formulas, values = (_first_sheet(book).iter_rows() for book in books)
+                num_empty = sum(map(_num_without_value, formulas, islice(values, len(cells))))
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None
     return cells, num_empty
@@ -77,15 +79,15 @@ def _first_sheet(workbook: Any) -> Any:
 
 
 def _has_formulas(file: BinaryIO) -> bool:
-    """Whether a workbook may have formulas. To find their cells, all of it is read a second time."""
+    """Whether a workbook may have formulas. To find their cells, all of it is read twice more."""
     with ZipFile(file) as archive:
         sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
         return any(FORMULA.search(archive.read(name)) for name in sheets)
 
 
-def _num_without_value(formulas: Sequence[Any], cells: Sequence[Any]) -> int:
+def _num_without_value(formulas: Sequence[Any], values: Sequence[Any]) -> int:
     """How many formulas of a row have no value. An empty text and an error are values, of other types."""
-    pairs = zip(formulas, cells, strict=False)
+    pairs = zip(formulas, values, strict=False)
     return sum(f.data_type == "f" and cell.value is None and cell.data_type == "n" for f, cell in pairs)
 
 
