@@ -154,8 +154,8 @@ def _is_unchanged(value: Any, stored: Any) -> bool:
     return is_nan or (value == stored and isinstance(value, bool) == isinstance(stored, bool))
 
 
-def unfit(kind: pa.DataType, wanted: str) -> str:
-    """What a column holds in the place of texts or labels. A column of objects may be one of pandas."""
+def type_problem(kind: pa.DataType, wanted: str) -> str:
+    """Says that a column of this type has no texts or labels. Objects may be columns that pandas wrote."""
     hint = " Was it written by pandas? Then use orient='records'." if pa.types.is_struct(kind) else ""
     return f"holds {kind!s:.60}, not {wanted}.{hint}"
 

@@ -16,7 +16,7 @@ import yaml
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import archive, demo, layouts, tables
-from imdb_transformer.data.json_rows import unfit
+from imdb_transformer.data.json_rows import type_problem
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
@@ -172,7 +172,7 @@ def _labelled_texts(
     names = tables.class_names(schema, config.label_column) if is_labelled else None
     kind = schema.field(config.label_column).type if is_labelled else pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or (names and not pa.types.is_integer(kind)):
-        raise DataError(f"{origin}: column {config.label_column!r} {unfit(kind, 'labels')}")
+        raise DataError(f"{origin}: column {config.label_column!r} {type_problem(kind, 'labels')}")
     if is_labelled and names is None and pa.types.is_integer(kind):
         names = former_names
     for batch, numbers in tables.with_text(

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from imdb_transformer.data import excel_rows, rows
-from imdb_transformer.data.json_rows import column_of, read_json, schema_of, unfit, with_leaves
+from imdb_transformer.data.json_rows import column_of, read_json, schema_of, type_problem, with_leaves
 from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, Report, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
@@ -237,7 +237,7 @@ def with_text(
         if pa.types.is_dictionary(texts.type):  # pandas writes a categorical column so
             texts = texts.dictionary_decode()
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-            raise DataError(f"{origin}: column {column!r} {unfit(texts.type, 'text')}")
+            raise DataError(f"{origin}: column {column!r} {type_problem(texts.type, 'text')}")
         has_text = (
             texts.is_valid() if may_be_blank else compute.not_equal(compute.utf8_trim_whitespace(texts), "")
         )

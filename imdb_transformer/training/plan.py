@@ -53,8 +53,8 @@ class Plan(NamedTuple):
     batches: list[tuple[int, Indices]]  # (epoch, indices of reviews)
     eval_steps: frozenset[int]  # a validation follows; the first step is 1
     update_sizes: list[int]
-    """for each step, the number of steps that the update after it stands for, or 0 if none follows: an update
-    of Muon's matrices and of the weights' average"""
+    """for each step, how many steps the update of Muon and of the weights' average after it stands for; 0 if
+    no update follows"""
 
     @property
     def num_steps(self) -> int:
