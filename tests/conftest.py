@@ -34,6 +34,12 @@ def write_jsonl(path: Path, texts: list[str], labels: list[str]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Random tensors of a test do not depend on which tests ran before it in the same process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train, test and unsupervised JSONL files of 200, 100 and 100 reviews."""
