@@ -281,6 +281,15 @@ def test_a_text_over_the_size_limit_is_reported_by_its_row(
         texts_of(path)
 
 
+def test_a_json_list_on_one_line_may_be_longer_than_a_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imdb_transformer.data.rows.MAX_REVIEW_BYTES", 1_000)
+    path, texts = tmp_path / "r.json", [f"review number {i}" for i in range(100)]
+    path.write_text(json.dumps([{"text": text} for text in texts]))
+    assert texts_of(path) == texts
+
+
 def test_a_line_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imdb_transformer.data.rows.MAX_REVIEW_BYTES", 1_000)
     monkeypatch.setattr("imdb_transformer.data.rows.READ_BYTES", 100)

@@ -40,12 +40,12 @@ BYTE_ORDER_MARKS = {  # UTF-32 first: UTF-16's mark is the beginning of its mark
 }
 
 
-def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
+def iter_lines(file: Any, encoding: str, origin: object, *, may_be_long: bool = False) -> Iterator[list[str]]:
     """Lines with their ends. Each list has the lines that could be read without waiting.
 
     A byte order mark overrides `encoding`. A byte that the encoding does not have becomes `UNDECODED`. Raises
     ConfigError for an unknown encoding, ValueError for a file of `OTHER_FORMATS`, and DataError for a line
-    that is too long for a review.
+    that is too long for a review, unless lines `may_be_long`.
     """
     decoder, num_lines = None, 0
     pending: list[str] = []  # of a line whose end has not come
@@ -65,7 +65,7 @@ def iter_lines(file: Any, encoding: str, origin: object) -> Iterator[list[str]]:
             lines = list(io.StringIO("".join(pending), newline=""))
             pending = [lines.pop()] if data and lines[-1][-1] not in "\r\n" else []
         for number, length in enumerate((*map(len, lines), sum(map(len, pending))), num_lines + 1):
-            if length > MAX_REVIEW_BYTES:
+            if length > MAX_REVIEW_BYTES and not may_be_long:
                 raise DataError(f"{origin}: line {number} has more than {MAX_REVIEW_BYTES:,} bytes.")
         num_lines += len(lines)
         yield lines

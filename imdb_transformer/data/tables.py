@@ -78,11 +78,12 @@ def _read(
         pipe = file = file or stack.enter_context(path.open("rb"))  # its errors name the file
         if path.suffix.lower() == ".gz":
             file = stack.enter_context(gzip.open(file))
-        parts = rows.iter_lines(file, encoding, path)
+        is_json = suffix in JSON  # a line may hold all rows
+        parts = rows.iter_lines(file, encoding, path, may_be_long=is_json)
         lines = chain.from_iterable(parts)
         if suffix == ".parquet":
             contents = _parquet_blocks(path)
-        elif suffix in JSON:
+        elif is_json:
             filled, records = None if keeps_all else wanted, read_json(lines, encoding, report)
             whole = _json_schema(path, encoding, filled) if is_whole else None
             contents = _json_blocks(records, filled, report, whole)
@@ -142,9 +143,8 @@ def _json_blocks(
 
 def _json_schema(path: Path, encoding: str, wanted: Iterable[str] | None) -> pa.Schema:
     """The columns of a whole file: a number may get decimals, and a column may begin, in its last row."""
-    is_packed = path.suffix.lower() == ".gz"
-    with gzip.open(path) if is_packed else path.open("rb") as file:
-        lines = chain.from_iterable(rows.iter_lines(file, encoding, path))
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        lines = chain.from_iterable(rows.iter_lines(file, encoding, path, may_be_long=True))
         records = read_json(lines, encoding, lambda *_: None)  # bad rows are reported when they are read
         return schema_of(in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of), wanted)
 
