@@ -12,9 +12,10 @@ from imdb_transformer.data import encoded
 from imdb_transformer.data.batches import length_batches
 from imdb_transformer.data.encoded import tokenize
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, SPECIAL_PIECES
-from imdb_transformer.model import language
+from imdb_transformer.model import language, sampled_softmax
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.model.layers import NUM_SPECIAL
+from imdb_transformer.model.sampled_softmax import candidate_logits, sampled_cross_entropy
 from imdb_transformer.training import objectives
 from imdb_transformer.training.objectives import masked_tokens, pretraining, random_tokens
 from imdb_transformer.training.optimizers import make_optimizers
@@ -45,12 +46,36 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     model.inclusion.fill_(1.0)
     features = torch.randn(20, Config().model.width)
     targets = batch.ids.flatten()[:20]
-    logits = model.candidate_logits(features, targets)
+    logits = candidate_logits(*model.against_candidates(features, targets))
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
     expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
     loss = logits.logsumexp(1) - logits[:, 0]
     torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 200, 2**18])
+def test_sampled_softmax_in_chunks_is_the_plain_one_with_its_gradients(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_softmax, "CHUNK", chunk)
+    model, batch = a_model(num_candidates=16)
+    # Far from equal logits: true ids are among the candidates, and some guesses are right.
+    features, targets = 5 * torch.randn(60, Config().model.width), batch.ids.flatten()[:60]
+    inputs = [each.detach() for each in model.double().against_candidates(features.double(), targets)]
+    inputs[3] = inputs[3].double() + 20 * torch.rand(60)
+    assert inputs[2].isinf().any()  # padding
+    parts = [each.requires_grad_() for each in inputs[:4]]
+    for num_guessed in (60, 47):
+        logits = candidate_logits(*inputs)[:num_guessed]
+        true = torch.zeros(num_guessed, dtype=torch.long)
+        expected = torch.nn.functional.cross_entropy(logits, true, reduction="sum")
+        loss, num_correct = sampled_cross_entropy(*inputs, num_guessed=num_guessed)
+        torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-6)  # a plain logit is in fp32
+        assert 0 < num_correct < num_guessed
+        assert num_correct == (logits.argmax(1) == 0).sum()
+        gradients = [torch.autograd.grad(3 * each, parts) for each in (loss, expected)]
+        torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-6)
 
 
 def test_gradients_of_repeated_ids_are_the_same_bits_each_time_with_several_threads(
@@ -68,7 +93,8 @@ def test_gradients_of_repeated_ids_are_the_same_bits_each_time_with_several_thre
         for _ in range(20):
             torch.manual_seed(0)
             model.zero_grad()
-            model.candidate_logits(features, targets)[:, 0].square().sum().backward()
+            true = model.against_candidates(features, targets)[3]
+            true.square().sum().backward()
             assert table.grad is not None
             gradients.append(table.grad.clone())
     finally:
@@ -82,9 +108,13 @@ def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() ->
     torch.manual_seed(1)
     with torch.no_grad():
         model.encoder.embedding.tokens.weight.mul_(0.1)  # or a few huge terms are all of a sum
-        sums = torch.stack([model.candidate_logits(features, targets).exp().sum(1) for _ in range(4000)])
+
+        def sum_of_exponentials() -> torch.Tensor:
+            return candidate_logits(*model.against_candidates(features, targets)).exp().sum(1)
+
+        sums = torch.stack([sum_of_exponentials() for _ in range(4000)])
         model.inclusion.copy_(model.inclusion > 0)  # all that are ever candidates
-        exact = model.candidate_logits(features, targets).exp().sum(1)
+        exact = sum_of_exponentials()
     error = sums.std(0) / len(sums) ** 0.5
     assert ((sums.mean(0) - exact).abs() < 4 * error).all()
 

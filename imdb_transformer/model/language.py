@@ -26,6 +26,7 @@ from imdb_transformer.model.layers import (
     rotation_of,
     select,
 )
+from imdb_transformer.model.sampled_softmax import sampled_cross_entropy
 
 SIZE_MULTIPLE = 128  # M and C are rounded up to a multiple of it
 HEAD = ("transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias")  # what guesses tokens
@@ -76,9 +77,7 @@ class LanguageModel(nn.Module):
         Both are sums over the first `num_guessed` of (M, D) features and (M,) true ids. A guess is correct if
         the true id is the likeliest candidate.
         """
-        logits = self.candidate_logits(features, targets)[:num_guessed]  # (M, 1 + C)
-        first = torch.zeros(num_guessed, dtype=torch.long, device=targets.device)
-        return F.cross_entropy(logits, first, reduction="sum"), (logits.argmax(1) == 0).sum()
+        return sampled_cross_entropy(*self.against_candidates(features, targets), num_guessed=num_guessed)
 
     def full_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
         """The same with a softmax over the whole vocabulary except special ids.
@@ -104,25 +103,26 @@ class LanguageModel(nn.Module):
         """(M, D) features -> (M, D), whose product with the embedding gives logits."""
         return self.norm(F.gelu(self.transform(features)))
 
-    def candidate_logits(self, features: Tensor, targets: Tensor) -> Tensor:
-        """(M, D) features and (M,) true ids -> (M, 1 + C) logits of the true id and of C candidates.
+    def against_candidates(self, features: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """(M, D) features and (M,) true ids -> the tensors that `sampled_cross_entropy` takes.
 
-        The candidates replace the vocabulary in the softmax. Each id becomes one with its own probability p,
-        and log p is subtracted from its logit. The sum over candidates is then an unbiased estimate of the
-        sum over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
+        Candidates replace the vocabulary in the softmax. Each id becomes one with its own probability p, and
+        log p is subtracted from its logit. The sum over candidates is then an unbiased estimate of the sum
+        over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
         candidates = rounded_up(drawn)  # (C,)
         hidden = self.hidden(features)
-        table = self.encoder.embedding.tokens.weight
-        # Not table[candidates]: with several threads, the order of its gradient's sums differs between runs.
-        sampled = hidden @ F.embedding(candidates, table).to(hidden.dtype).T  # (M, C)
-        sampled = sampled.float() + (self.bias[candidates] - self.inclusion[candidates].log())
-        sampled = sampled.masked_fill(targets[:, None] == candidates, -torch.inf)
-        sampled[:, len(drawn) :] = -torch.inf
-        true = (hidden * F.embedding(targets, table).to(hidden.dtype)).sum(1).float()  # (M,)
-        true = true + self.bias.index_select(0, targets)
-        return torch.cat([true[:, None], sampled], dim=1)
+        # One look-up, because its gradient is as large as the table. Not table[ids]: with several threads,
+        # the order of its gradient's sums differs between runs.
+        ids, sizes = torch.cat([candidates, targets]), [len(candidates), len(targets)]
+        vectors = F.embedding(ids, self.encoder.embedding.tokens.weight).to(hidden.dtype)
+        vectors, true_vectors = vectors.split(sizes)
+        bias, true_bias = self.bias.index_select(0, ids).split(sizes)
+        is_padding = torch.arange(len(candidates), device=ids.device) >= len(drawn)
+        offsets = (bias - self.inclusion[candidates].log()).masked_fill(is_padding, -torch.inf)
+        true = (hidden * true_vectors).sum(1).float() + true_bias  # (M,)
+        return hidden, vectors, offsets, true, targets, candidates
 
 
 def rounded_up(indices: Tensor) -> Tensor:
