@@ -78,6 +78,17 @@ def test_sampled_softmax_in_chunks_is_the_plain_one_with_its_gradients(
         torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-6)
 
 
+def test_a_batch_for_which_no_candidate_is_drawn_has_zero_loss() -> None:
+    model, batch = a_model()
+    model.inclusion.zero_()
+    features = torch.randn(20, Config().model.width)
+    loss, num_correct = model.sampled_loss(features, batch.ids.flatten()[:20], 20)
+    assert loss == 0
+    assert num_correct == 20
+    loss.backward()
+    assert all(each.grad is None or each.grad.isfinite().all() for each in model.parameters())
+
+
 def test_gradients_of_repeated_ids_are_the_same_bits_each_time_with_several_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,7 +111,7 @@ class LanguageModel(nn.Module):
         over the vocabulary (sampled softmax: Jean et al. 2015, section 3, with Poisson sampling).
         """
         drawn = (torch.rand_like(self.inclusion) < self.inclusion).nonzero().squeeze(1)
-        candidates = rounded_up(drawn)  # (C,)
+        candidates = rounded_up(F.pad(drawn, (0, 1)))  # (C,), one or more of them padding
         hidden = self.hidden(features)
         # One look-up, because its gradient is as large as the table. Not table[ids]: with several threads,
         # the order of its gradient's sums differs between runs.

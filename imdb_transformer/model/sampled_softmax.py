@@ -1,8 +1,9 @@
 """Cross-entropy over the true id and a sample of the vocabulary, a few rows at a time.
 
 The logits of all guesses and candidates are the largest tensor of pretraining. In plain torch
-(`candidate_logits`), a dozen operations read and write all of it. Here, only two matrix products do. All
-between them is done for as many rows as fit in the processor's cache, and the gradient overwrites the logits.
+(`candidate_logits`), a dozen operations read and write all of it. Here, only matrix products do. What
+comes between them works on as many rows as fit in the processor's cache. There, the gradient overwrites the
+logits.
 
 Shapes: M guesses, C candidates, D model width.
 """
@@ -21,10 +22,10 @@ def sampled_cross_entropy(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Summed cross-entropy in nats, and the number of correct guesses, of the first `num_guessed` rows.
 
-    The candidates (C,) have `vectors` (C, D) and `offsets` (C,), which are minus infinity for padding. The
-    logit of a candidate is the product of its vector and `hidden` (M, D), plus its offset. `true` (M,) has
-    the logits of the true ids, `targets` (M,), in fp32. A true id does not count as a candidate. A guess is
-    correct if no candidate has a larger logit.
+    The candidates (C,), at least one, have `vectors` (C, D) and `offsets` (C,). Those of padding are minus
+    infinity. The logit of a candidate is the product of its vector and `hidden` (M, D), plus its offset.
+    `true` (M,) has the logits of the true ids, `targets` (M,), in fp32. A true id does not count as a
+    candidate. A guess is correct if no candidate has a larger logit.
     """
     loss, num_correct = _SampledCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, vectors, offsets, true, targets, candidates, num_guessed
@@ -55,7 +56,7 @@ class _SampledCrossEntropy(torch.autograd.Function):
         logits = hidden @ vectors.T  # (M, C)
         loss, num_correct = true.new_zeros(()), targets.new_zeros(())
         offsets_grad, true_grad = torch.zeros_like(offsets), torch.zeros_like(true)
-        num_rows = num_guessed if true.is_cuda else max(1, CHUNK // len(candidates))
+        num_rows = max(1, num_guessed if true.is_cuda else CHUNK // len(candidates))
         for start in range(0, num_guessed, num_rows):
             rows = slice(start, min(start + num_rows, num_guessed))
             x = logits[rows].float().add_(offsets)
