@@ -36,7 +36,7 @@ def write_jsonl(path: Path, texts: list[str], labels: list[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Random tensors of a test do not depend on which tests ran before it in the same process."""
+    """Seeds torch, so that a test's random tensors do not depend on the tests that ran before it."""
     torch.manual_seed(0)
 
 

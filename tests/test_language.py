@@ -46,7 +46,7 @@ def test_sampled_softmax_is_the_full_one_when_every_id_is_a_candidate() -> None:
     model.inclusion.fill_(1.0)
     features = torch.randn(20, Config().model.width)
     targets = batch.ids.flatten()[:20]
-    logits = candidate_logits(*model.against_candidates(features, targets))
+    logits = candidate_logits(*model.softmax_inputs(features, targets))
     hidden = model.norm(torch.nn.functional.gelu(model.transform(features)))
     full = hidden @ model.encoder.embedding.tokens.weight.T + model.bias
     expected = torch.nn.functional.cross_entropy(full, targets, reduction="none")
@@ -60,11 +60,12 @@ def test_sampled_softmax_in_chunks_is_the_plain_one_with_its_gradients(
 ) -> None:
     monkeypatch.setattr(sampled_softmax, "CHUNK", chunk)
     model, batch = a_model(num_candidates=16)
-    # Far from equal logits: true ids are among the candidates, and some guesses are right.
+    # The true ids get large logits, so that some guesses are right.
     features, targets = 5 * torch.randn(60, Config().model.width), batch.ids.flatten()[:60]
-    inputs = [each.detach() for each in model.double().against_candidates(features.double(), targets)]
+    inputs = [each.detach() for each in model.double().softmax_inputs(features.double(), targets)]
     inputs[3] = inputs[3].double() + 20 * torch.rand(60)
     assert inputs[2].isinf().any()  # padding
+    assert torch.isin(inputs[4], inputs[5]).any()  # a true id is a candidate
     parts = [each.requires_grad_() for each in inputs[:4]]
     for num_guessed in (60, 47):
         logits = candidate_logits(*inputs)[:num_guessed]
@@ -104,7 +105,7 @@ def test_gradients_of_repeated_ids_are_the_same_bits_each_time_with_several_thre
         for _ in range(20):
             torch.manual_seed(0)
             model.zero_grad()
-            true = model.against_candidates(features, targets)[3]
+            _, _, _, true, *_ = model.softmax_inputs(features, targets)
             true.square().sum().backward()
             assert table.grad is not None
             gradients.append(table.grad.clone())
@@ -121,7 +122,7 @@ def test_sampled_softmax_estimates_the_sum_over_the_vocabulary_without_bias() ->
         model.encoder.embedding.tokens.weight.mul_(0.1)  # or a few huge terms are all of a sum
 
         def sum_of_exponentials() -> torch.Tensor:
-            return candidate_logits(*model.against_candidates(features, targets)).exp().sum(1)
+            return candidate_logits(*model.softmax_inputs(features, targets)).exp().sum(1)
 
         sums = torch.stack([sum_of_exponentials() for _ in range(4000)])
         model.inclusion.copy_(model.inclusion > 0)  # all that are ever candidates

@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
         Both are sums over the first `num_guessed` of (M, D) features and (M,) true ids. A guess is correct if
         the true id is the likeliest candidate.
         """
-        return sampled_cross_entropy(*self.against_candidates(features, targets), num_guessed=num_guessed)
+        return sampled_cross_entropy(*self.softmax_inputs(features, targets), num_guessed=num_guessed)
 
     def full_loss(self, features: Tensor, targets: Tensor, num_guessed: int) -> tuple[Tensor, Tensor]:
         """The same with a softmax over the whole vocabulary except special ids.
@@ -103,7 +103,7 @@ class LanguageModel(nn.Module):
         """(M, D) features -> (M, D), whose product with the embedding gives logits."""
         return self.norm(F.gelu(self.transform(features)))
 
-    def against_candidates(self, features: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    def softmax_inputs(self, features: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """(M, D) features and (M,) true ids -> the tensors that `sampled_cross_entropy` takes.
 
         Candidates replace the vocabulary in the softmax. Each id becomes one with its own probability p, and

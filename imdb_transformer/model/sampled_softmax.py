@@ -1,9 +1,9 @@
 """Cross-entropy over the true id and a sample of the vocabulary, a few rows at a time.
 
 The logits of all guesses and candidates are the largest tensor of pretraining. In plain torch
-(`candidate_logits`), a dozen operations read and write all of it. Here, only matrix products do. What
-comes between them works on as many rows as fit in the processor's cache. There, the gradient overwrites the
-logits.
+(`candidate_logits`), a dozen operations read and write all of it. Here, only the matrix products do. The
+steps between them work on as many rows at a time as fit in the processor's cache, and write the gradient over
+the logits.
 
 Shapes: M guesses, C candidates, D model width.
 """
@@ -22,9 +22,9 @@ def sampled_cross_entropy(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Summed cross-entropy in nats, and the number of correct guesses, of the first `num_guessed` rows.
 
-    The candidates (C,), at least one, have `vectors` (C, D) and `offsets` (C,). Those of padding are minus
-    infinity. The logit of a candidate is the product of its vector and `hidden` (M, D), plus its offset.
-    `true` (M,) has the logits of the true ids, `targets` (M,), in fp32. A true id does not count as a
+    `candidates` has C ids, at least one. Their `vectors` are (C, D), and their `offsets` (C,). Padding has
+    the offset minus infinity. A candidate's logit is the product of its vector and `hidden` (M, D), plus its
+    offset. `true` (M,) has the logits of the true ids, `targets` (M,), in fp32. A true id does not count as a
     candidate. A guess is correct if no candidate has a larger logit.
     """
     loss, num_correct = _SampledCrossEntropy.apply(  # type: ignore[no-untyped-call]
