@@ -148,8 +148,8 @@ def test_batches_hold_similar_lengths_in_random_order() -> None:
     [
         (512, {20}, [*[0] * 7, 8, *[0] * 7, 8, 0, 0, 0, 4]),
         (512, {10, 20}, [*[0] * 7, 8, 0, 2, *[0] * 7, 8, 0, 2]),
-        (2047, {3, 6}, [0, 0, 3, 0, 0, 3]),
-        (2048, {3, 6}, [1] * 6),
+        (2048, {3, 6}, [0, 0, 3, 0, 0, 3]),
+        (2049, {3, 6}, [1] * 6),
     ],
 )
 def test_with_few_tokens_an_update_follows_eight_steps_or_comes_before_a_validation(

@@ -126,7 +126,7 @@ def test_an_empty_name_of_an_encoder_means_random_weights(config_path: Path, enc
         assert shown["config"]["train"]["init_from"] == init_from
 
 
-@pytest.mark.parametrize(("batch_tokens", "steps_an_update"), [(2048, 1), (300, 8)])
+@pytest.mark.parametrize(("batch_tokens", "steps_an_update"), [(2049, 1), (2048, 8)])
 def test_the_time_of_a_dry_run_includes_the_updates_of_all_steps(
     config_path: Path, monkeypatch: pytest.MonkeyPatch, batch_tokens: int, steps_an_update: int
 ) -> None:

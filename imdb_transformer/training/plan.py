@@ -30,8 +30,8 @@ MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
 KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
 SHORT_OF_TWO_CLASSES = (600, 2, 8)  # from an encoder
-# With few tokens in a batch, an update of Muon takes a third of a step or more. Then an update after every
-# eighth step trains as well (configs/EXPERIMENTS.md).
+# With at most so many tokens in a batch, an update of Muon takes a quarter of a step or more. Then an update
+# after every eighth step trains as well (configs/EXPERIMENTS.md).
 FEW_TOKENS, STEPS_PER_UPDATE = 2048, 8
 LENGTH_QUANTILES = (0.4, 0.7, 0.88)  # between groups of reviews of similar length, where films come together
 
@@ -130,7 +130,7 @@ def update_sizes(config: TrainConfig, num_steps: int, eval_steps: frozenset[int]
     With few tokens in a batch, an update follows `STEPS_PER_UPDATE` steps, or fewer before a validation.
     Otherwise it follows every step.
     """
-    steps_per_update = STEPS_PER_UPDATE if 0 < config.batch_tokens < FEW_TOKENS else 1
+    steps_per_update = STEPS_PER_UPDATE if 0 < config.batch_tokens <= FEW_TOKENS else 1
     sizes, num_waiting = [], 0
     for step in range(1, num_steps + 1):
         num_waiting += 1
