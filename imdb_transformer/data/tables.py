@@ -197,7 +197,7 @@ def _parquet_blocks(path: Path) -> Iterator[Any]:
 def check_columns(names: Sequence[str], wanted: Mapping[str, str], origin: object) -> None:
     """Raises DataError unless each required column exists exactly once."""
     missing = [column for column in wanted if column not in names]
-    listed = ", ".join(f"'{name:.80}'" for name in names[:12]) or "none"
+    listed = ", ".join([f"'{name:.80}'" for name in names[:12]] + ["…"] * (len(names) > 12)) or "none"
     if missing:
         what = "no columns" if len(missing) > 1 else "no column"
         options = " and ".join(wanted[column] for column in missing)
