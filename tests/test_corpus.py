@@ -124,6 +124,17 @@ def test_a_second_call_uses_the_stored_corpus_unless_the_source_has_changed(
     assert changed.content_hash != first.content_hash
 
 
+def test_a_change_that_keeps_size_and_time_of_modification_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "pile.jsonl"
+    write_jsonl(path, [f"t{i}" for i in range(100)], ["a", "b"] * 50)
+    before = path.stat()
+    assert corpus.ensure(config(path, tmp_path)).manifest.classes == ("a", "b")
+    write_jsonl(path, [f"t{i}" for i in range(100)], ["a", "c"] * 50)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert corpus.ensure(config(path, tmp_path)).manifest.classes == ("a", "c")
+
+
 def test_a_source_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

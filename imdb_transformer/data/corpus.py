@@ -205,15 +205,15 @@ def is_local(config: DataConfig) -> bool:
 
 
 def fingerprint_of(config: DataConfig) -> str:
-    """A hash that changes when a local source's files change. Empty if there are no local files."""
+    """A hash of names, sizes and ctimes, which no program sets, of local files. Empty if there are none."""
     path = Path(config.source).resolve()
     if not (is_local(config) and path.exists()):
         return ""
-    stats = [path.name, path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+    stats = [path.name, path.stat().st_size, path.stat().st_ctime_ns] if path.is_file() else []
     reads_all = layouts.has_card(path)  # `datasets` knows more formats
     for name, status in layouts.files_below(path, Path(config.data_dir)):
         if reads_all or name.lower().endswith(layouts.READ_SUFFIXES):  # a log in the folder may change
-            stats += [name, status.st_size, status.st_mtime_ns]
+            stats += [name, status.st_size, status.st_ctime_ns]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 
