@@ -126,15 +126,42 @@ def test_label_that_train_does_not_have_is_refused_with_its_row(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("nowhere", "there is no file or folder"), (".", "not a source"), ("notes.md", "end in")],
+    [
+        ("nowhere", "there is no file or folder"),
+        (".", "not a source"),
+        ("notes.md", "end in"),
+        ("reviews.csv.zip", r"\.tar\.gz\. Unpack it"),
+        ("reviews.xls", r"Save the workbook as \.xlsx"),
+        ("reviews.feather", r"Write its rows to a \.parquet file"),
+    ],
 )
 def test_a_path_that_is_not_a_source_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("notes.md").write_text("hello")
+    for name in ("notes.md", "reviews.csv.zip", "reviews.xls", "reviews.feather"):
+        Path(name).write_text("hello")
     with pytest.raises(DataError, match=said):
         read(source)
+
+
+def test_a_folder_that_save_to_disk_wrote_is_refused_with_advice(tmp_path: Path) -> None:
+    split = datasets.Dataset.from_dict({"text": ["good", "bad"], "label": ["pos", "neg"]})
+    split.save_to_disk(tmp_path / "split")
+    datasets.DatasetDict(train=split, test=split).save_to_disk(tmp_path / "splits")
+    for name in ("split", "splits"):
+        with pytest.raises(
+            DataError, match=r"no tables .* save_to_disk wrote it; write each split by to_parquet"
+        ):
+            read(tmp_path / name)
+
+
+def test_a_list_of_columns_that_is_cut_says_so(tmp_path: Path) -> None:
+    for num_columns, said in ((12, r"'c11'\. Choose"), (13, r"'c11', …\. Choose")):
+        path = tmp_path / f"{num_columns}.csv"
+        path.write_text(",".join(f"c{i}" for i in range(num_columns)) + "\n")
+        with pytest.raises(DataError, match=said):
+            read(path)
 
 
 def test_a_folder_with_one_table_is_read_as_that_table(

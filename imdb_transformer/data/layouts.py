@@ -11,8 +11,21 @@ from imdb_transformer.errors import ConfigError, DataError, warn
 from imdb_transformer.store import run
 
 HEADER = re.compile(r"\s*---\n.*?\n---", re.DOTALL)  # of a README.md on the hub
-DESCRIPTIONS = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", run.INFO)
-"""files that look like tables: four are of the hub"""
+DESCRIPTIONS = (
+    "config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json", run.INFO,
+)  # fmt: skip
+"""files that look like tables: five are of `datasets`"""
+ADVICE = {
+    ".txt": 'Rename a table with tabs to .tsv. Lines without labels: imdb-tx pretrain --label-column ""',
+    ".xls": "Save the workbook as .xlsx.",
+    **dict.fromkeys(
+        (".zip", ".bz2", ".xz", ".7z", ".rar", ".zst"), "Unpack it, and name the file or folder in it."
+    ),
+    **dict.fromkeys(
+        (".arrow", ".feather", ".orc", ".pkl", ".pickle", ".h5"), "Write its rows to a .parquet file."
+    ),
+}
+"""by the ending of a file that is not read"""
 
 READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 """of the files that may be read, in lower case"""
@@ -99,6 +112,13 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
             split = ""
         files.setdefault(split, []).append(folder / name)
     return files
+
+
+def advice_on_arrow(folder: Path) -> str:
+    """What to do with a folder that `datasets` wrote by `save_to_disk`; empty for any other folder."""
+    if not any(folder.glob("**/*.arrow")):
+        return ""
+    return " save_to_disk wrote it; write each split by to_parquet instead, such as train.parquet."
 
 
 def warn_of_unread(folder: Path, files: Iterable[Path], reason: str = BY_NAME) -> None:

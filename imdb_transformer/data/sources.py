@@ -34,7 +34,6 @@ HUB_NAME = "stanfordnlp/imdb"
 
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
-TEXT_ADVICE = ' Rename a table with tabs to .tsv. Lines without labels: imdb-tx pretrain --label-column ""'
 SAME_COLUMNS = (
     " The tables of a folder must have the same column names. If this one has no labels, name {} as the "
     "source instead of the folder."
@@ -86,7 +85,8 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Review
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         with path.open("rb") as file:
             return archive.read_archive(file, str(path), encoding=config.encoding, bad_row=bad_row)
-    endings = f"{tables.ENDINGS}, or in .tar.gz.{TEXT_ADVICE if is_text else ''}"
+    advice = layouts.ADVICE.get(tables.suffix_of(path), "")
+    endings = f"{tables.ENDINGS}, or in .tar.gz. {advice}".rstrip()
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 
@@ -103,9 +103,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
         return _read_card(folder, config, classes, bad_row)
     unnamed = files.pop("", [])
     if not files and not unnamed:
-        raise DataError(
-            f"{folder} is not a source: it has no train/CLASS/*.txt files and no tables ({tables.ENDINGS})."
-        )
+        problem = f"it has no train/CLASS/*.txt files and no tables ({tables.ENDINGS})"
+        raise DataError(f"{folder} is not a source: {problem}.{layouts.advice_on_arrow(folder)}")
     are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
     if unnamed and files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
         files["train"] = unnamed
