@@ -11,6 +11,7 @@ import shlex
 import signal
 import warnings
 from functools import partial
+from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, `kill`, and a terminal that closes
 
@@ -125,6 +126,11 @@ def check_utf8(name: str) -> None:
     """Raises ConfigError for a name with bytes that are not UTF-8."""
     if not is_utf8(name):
         raise ConfigError(f"{name} is not UTF-8, and a config can only hold UTF-8. Rename it.")
+
+
+def with_home(path: str) -> str:
+    """The path with the home folder for a leading `~/`, which a shell leaves inside a word or in quotes."""
+    return str(Path(path).expanduser()) if path.startswith("~/") else path
 
 
 def command_line(*words: object) -> str:

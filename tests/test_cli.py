@@ -321,6 +321,30 @@ def test_a_dry_run_leaves_the_stored_corpus_of_a_changed_source_alone(tmp_path: 
     assert imdb_tx("eval", tmp_path / "run").exit_code == 0
 
 
+def test_a_source_of_the_package_that_is_also_a_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo").mkdir()
+    write_jsonl(Path("demo/train.jsonl"), [f"text {i}" for i in range(100)], ["a", "b"] * 50)
+    refused = imdb_tx("download", "demo").exception
+    assert isinstance(refused, ConfigError)
+    assert "For yours, write ./demo" in str(refused)
+    assert json.loads(imdb_tx("download", "./demo", "--json").stdout)["classes"] == ["a", "b"]
+
+
+def test_a_leading_tilde_means_the_home_folder_in_a_config_and_after_an_equals_sign(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "mine.jsonl", [f"text {i}" for i in range(100)], ["a", "b"] * 50)
+    (tmp_path / "own.toml").write_text('[data]\nsource = "~/mine.jsonl"\ndata_dir = "~/data"\n')
+    script = "from imdb_transformer.cli import main; main()"
+    command = [sys.executable, "-c", script, "tokenize", "--config=~/own.toml"]
+    (tmp_path / "elsewhere").mkdir()
+    environment = os.environ | {"HOME": str(tmp_path)}
+    subprocess.run(command, cwd=tmp_path / "elsewhere", env=environment, capture_output=True, check=True)
+    assert [path.name.rpartition("-")[0] for path in (tmp_path / "data").glob("mine-*")] == ["mine"]
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_file_may_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY_MODEL)
     table = tmp_path / '😀 "so".csv'

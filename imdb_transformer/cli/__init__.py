@@ -22,6 +22,7 @@ from imdb_transformer.cli import predict, generate, eval, compare, export, verif
 from imdb_transformer import progress
 from imdb_transformer.cli import screen
 from imdb_transformer.cli.options import app
+from imdb_transformer.errors import with_home
 from imdb_transformer.report import terminal
 
 
@@ -44,6 +45,12 @@ def program(version: Annotated[bool, _version] = False) -> None:
     """Train a small transformer that classifies IMDB's reviews or your own texts."""
 
 
+def _with_home(word: str) -> str:
+    """An argument with the home folder for `~/` in `--run-dir=~/runs`, which most shells leave as it is."""
+    option, equals, value = word.partition("=")
+    return f"{option}{equals}{with_home(value)}" if option.startswith("--") else word
+
+
 def main() -> None:
     """The console script: runs a command, and turns errors into a sentence and an exit code."""
     terminal.guard()
@@ -62,7 +69,7 @@ def main() -> None:
         os.environ["COLUMNS"] = "1000"
     with screen.exit_on_error(), screen.until_reader_leaves():
         try:
-            app()
+            app(list(map(_with_home, sys.argv[1:])))
         except SystemExit as ended:
             if ended.code == 1 and isinstance(ended.__context__, BrokenPipeError):  # typer's exit code
                 sys.exit(screen.READER_LEFT)

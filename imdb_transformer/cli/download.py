@@ -32,10 +32,9 @@ def download(
 
     if source and source_option:
         raise ConfigError("Name one source: SOURCE, or the same as --source SOURCE.")
-    corpus_source = source or source_option or "hub"
     columns = (text_column, label_column, encoding, bad_rows)
     defaults = str(shipped()["base.toml"])  # the path: a file of that name may be here, too
-    config = options.load(defaults, None, corpus_source, *columns, data_dir=data_dir).data
+    config = options.load(defaults, None, source or source_option, *columns, data_dir=data_dir).data
     stored = corpus.ensure(config, needs=SPLITS)
     if as_json:
         place = {"folder": str(stored.folder), "content_hash": stored.content_hash}

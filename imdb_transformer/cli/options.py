@@ -232,6 +232,11 @@ def load(
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
         "train.init_from": init_from,
     }  # fmt: skip
+    if source in ("hub", "demo") and Path(source).exists():
+        raise ConfigError(
+            f"{source} is a source of the package, and also a file or folder here. For yours, write "
+            f"./{source}. For the other, change to another folder."
+        )
     of_options = {
         key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None
     }
