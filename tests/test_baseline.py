@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from imdb_transformer.config import Config
 from imdb_transformer.data.corpus import ensure
 from imdb_transformer.data.encoded import rows_of
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import DataError, DataWarning, RunError
 from imdb_transformer.evaluation import baseline as baseline_module
 from imdb_transformer.evaluation.baseline import Yardstick, accuracy_together, make_baseline
 from imdb_transformer.evaluation.compare import compare
@@ -23,7 +23,7 @@ from imdb_transformer.report.evaluations import card
 from imdb_transformer.report.pages import write_evaluation, write_training
 from imdb_transformer.store.run import Weighting
 from imdb_transformer.training.train import result_of
-from tests.conftest import imdb_tx
+from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import train
 
 KINDS: tuple[Weighting, ...] = ("nb", "tfidf")
@@ -179,6 +179,16 @@ def test_a_training_ends_with_a_comparison_with_a_linear_model(
     assert told in write_evaluation(predict_split([ended.folder], "validation"), {}).read_text()
     assert summaries.yardstick_line(yardstick) in card(ended, evaluate(ended.folder, "validation"))
     assert result_of(train(tiny(), tmp_path / "without").folder).yardstick is None
+
+
+def test_a_training_says_why_it_has_no_linear_model_to_compare_with(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "numbers.jsonl", [str(10_000 + i) for i in range(100)], ["a", "b"] * 50)
+    config = tiny(f"data.source={tmp_path / 'numbers.jsonl'}", "train.yardstick=true", "train.epochs=1")
+    with pytest.warns(DataWarning, match=r"no linear model to compare with\. .* no n-gram occurs in 2"):
+        ended = train(config, tmp_path / "run")
+    assert result_of(ended.folder).yardstick is None
 
 
 def test_the_mean_with_a_linear_model_has_the_accuracy_that_eval_measures(

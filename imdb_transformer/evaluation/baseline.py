@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 
 from imdb_transformer.config import Config
 from imdb_transformer.data import corpus, encoded
-from imdb_transformer.errors import DataError, RunError
+from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.compare import NORMAL_95, pair_of
 from imdb_transformer.evaluation.evaluate import evaluate, measured, predict_split, save, validation_logits
@@ -130,7 +130,8 @@ def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArr
     train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
     try:
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))
-    except DataError:  # too few or too short
+    except DataError as error:  # too few or too short
+        warn(f"there is no linear model to compare with. {error}")
         return
     linear_logits = linear.logits(held_out.texts)
     calibrated = linear_logits / scores.fit_temperature(linear_logits, labels)
