@@ -205,21 +205,16 @@ def is_local(config: DataConfig) -> bool:
 
 
 def fingerprint_of(config: DataConfig) -> str:
-    """A hash of names, sizes and times of local files (no program sets a ctime). Empty without such files."""
+    """A hash that changes when a local source's files change. Empty if there are no local files."""
     path = Path(config.source).resolve()
     if not (is_local(config) and path.exists()):
         return ""
-    files_read = [(path.name, path.stat())] if path.is_file() else []
-    reads_all = layouts.has_card(path)  # `datasets` knows more formats
-    for name, status in layouts.files_below(path, Path(config.data_dir)):
-        if reads_all or name.lower().endswith(layouts.READ_SUFFIXES):  # a log in the folder may change
-            files_read.append((name, status))
-    stats = [(name, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for name, each in files_read]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()
+    return hashlib.sha256(repr(layouts.files_read(path, Path(config.data_dir))).encode()).hexdigest()
 
 
 def _import(config: DataConfig, folder: Path) -> Corpus:
-    fingerprint, reviews = fingerprint_of(config), sources.read(config)
+    fingerprint = fingerprint_of(config)
+    reviews = sources.read(config)
     if fingerprint_of(config) != fingerprint:
         raise DataError(f"{config.source} changed while it was read; try again when it is complete.")
     is_whole_imdb = is_imdb(reviews, config.source)

@@ -72,8 +72,18 @@ def splits_below(folder: Path) -> set[str]:
     return {split_of(name) for name in names if name.suffix != ".md"}
 
 
+def check_unambiguous(source: str | None) -> None:
+    """Raises ConfigError if a source is one of the package, and also a file or folder here."""
+    if source in ("hub", "demo") and Path(source).exists():
+        raise ConfigError(
+            f"{source} is a source of the package, and also a file or folder here. For yours, write "
+            f"./{source}. For the other, change to another folder."
+        )
+
+
 def measured_split(source: str | None, split: str | None) -> str:
     """The split to measure: by default test, or all of a `source` that has no other. Raises ConfigError."""
+    check_unambiguous(source)
     place = Path(source or "")
     is_folder = source is not None and place.is_dir()
     is_file = source is not None and tables.is_table(place) and not is_folder
@@ -170,6 +180,20 @@ def files_below(folder: Path, data_dir: Path) -> Iterator[tuple[str, os.stat_res
             file = f"{place}/{name}"  # no Path for each of 100,000 files
             status = os.stat(file, follow_symlinks=os.path.exists(file))  # noqa: PTH110, PTH116 - a broken link
             yield file[len(str(folder)) + 1 :], status
+
+
+def files_read(source: Path, data_dir: Path) -> list[tuple[str, int, int, int]]:
+    """Name, size, mtime and ctime of the file that is read, or of each file below a folder that may be read.
+
+    Programs can set a file's mtime, but not its ctime.
+    """
+    reads_all = source.is_file() or has_card(source)  # `datasets` knows more formats
+    listed = [(source.name, source.stat())] if source.is_file() else files_below(source, data_dir)
+    return [
+        (name, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        for name, status in listed
+        if reads_all or name.lower().endswith(READ_SUFFIXES)  # a log in the folder may change
+    ]
 
 
 def _leads_below(path: Path, folder: str) -> bool:
