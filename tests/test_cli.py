@@ -327,9 +327,10 @@ def test_a_source_of_the_package_that_is_also_a_folder_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("demo").mkdir()
     write_jsonl(Path("demo/train.jsonl"), [f"text {i}" for i in range(100)], ["a", "b"] * 50)
-    refused = imdb_tx("download", "demo").exception
-    assert isinstance(refused, ConfigError)
-    assert "For yours, write ./demo" in str(refused)
+    for command in (["download", "demo"], ["eval", "imdb", "--source", "demo"]):
+        refused = imdb_tx(*command).exception
+        assert isinstance(refused, ConfigError)
+        assert "For yours, write ./demo" in str(refused)
     assert json.loads(imdb_tx("download", "./demo", "--json").stdout)["classes"] == ["a", "b"]
 
 

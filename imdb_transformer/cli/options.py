@@ -226,17 +226,14 @@ def load(
     Raises ConfigError if both name a key.
     """
     from imdb_transformer import config_file  # with pydantic, which --help does not need
+    from imdb_transformer.data.layouts import check_unambiguous
 
     keys = {
         "data.source": source, "data.text_column": text_column, "data.label_column": label_column,
         "data.encoding": encoding, "data.bad_rows": bad_rows, "data.data_dir": data_dir,
         "train.init_from": init_from,
     }  # fmt: skip
-    if source in ("hub", "demo") and Path(source).exists():
-        raise ConfigError(
-            f"{source} is a source of the package, and also a file or folder here. For yours, write "
-            f"./{source}. For the other, change to another folder."
-        )
+    check_unambiguous(source)
     of_options = {
         key: json.dumps(value, ensure_ascii=False) for key, value in keys.items() if value is not None
     }
