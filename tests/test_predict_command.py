@@ -236,3 +236,10 @@ def test_a_comparison_with_a_missing_run_fails_before_the_others_are_evaluated(
 def test_compressed_standard_input_is_refused_by_its_format(trained: Path) -> None:
     refused = imdb_tx("predict", "--run", trained, "-", stdin=gzip.compress(b"a good film")).exception
     assert "standard input cannot be read: it is compressed by gzip" in str(refused)
+
+
+def test_an_input_of_another_format_is_refused_with_advice(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.xls").write_text("hello")
+    refused = imdb_tx("predict", "--run", linear, "--input", tmp_path / "r.xls").exception
+    assert isinstance(refused, ConfigError)
+    assert str(refused).endswith("or .xlsx. Save the workbook as .xlsx.")

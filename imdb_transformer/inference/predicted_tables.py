@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import feather
 
 from imdb_transformer import __version__
-from imdb_transformer.data import tables
+from imdb_transformer.data import layouts, tables
 from imdb_transformer.data.reviews import Report, refuse
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.errors import ConfigError, DataError
@@ -37,7 +37,8 @@ def open_reviews(
     if file is None and path.is_dir():
         raise DataError(f"--input {path} is a folder; name a file in it.")
     if file is None and path.is_file() and not tables.is_table(path) and tables.suffix_of(path) != ".txt":
-        raise ConfigError(f"--input {path}: its name must end in .txt, {tables.ENDINGS}.")
+        advice = layouts.ADVICE.get(tables.suffix_of(path), "")
+        raise ConfigError(f"--input {path}: its name must end in .txt, {tables.ENDINGS}. {advice}".rstrip())
     hint = {column: "--text-column"}
     try:
         schema, blocks = tables.open_table(
