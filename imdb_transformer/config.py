@@ -16,7 +16,7 @@ Width = Annotated[int, Field(gt=0, le=65_536)]
 MAX_FLOAT = 1e18  # the product of two fits in fp32
 PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FLOAT)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=MAX_FLOAT)]
-Place = Annotated[str, AfterValidator(with_home)]
+PathOrName = Annotated[str, AfterValidator(with_home)]
 
 
 class Section(BaseModel):
@@ -28,9 +28,9 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Where reviews come from and which of them are held out."""
 
-    source: Annotated[Place, Field(min_length=1)] = "hub"
+    source: Annotated[PathOrName, Field(min_length=1)] = "hub"
     """`hub`, `demo`, or a path or URL: archive, folder, or CSV, TSV, JSON, JSONL, Parquet or Excel file"""
-    data_dir: Annotated[Place, Field(min_length=1)] = "data"
+    data_dir: Annotated[PathOrName, Field(min_length=1)] = "data"
     """folder for stored corpora and encoded splits"""
     text_column: str = "text"
     """column that holds the review, in table files"""
@@ -114,7 +114,7 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """Optimisation, validation and hardware."""
 
-    init_from: Place = "auto"
+    init_from: PathOrName = "auto"
     """run whose encoder the model starts with; empty: random weights; `auto`: one of the package's"""
     seed: NaturalInt = 0
     """decides initial weights, batch order, dropout and masks"""

@@ -130,7 +130,7 @@ def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArr
     train, held_out = (encoded.rows_of(config, stored, name) for name in ("train", "validation"))
     try:
         linear = fit("nb", train.texts, np.array(train.labels), num_classes=len(opened.info.classes))
-    except DataError as error:  # too few or too short
+    except DataError as error:
         warn(f"there is no linear model to compare with. {error}")
         return
     linear_logits = linear.logits(held_out.texts)
