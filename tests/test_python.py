@@ -59,6 +59,11 @@ def test_no_run_at_all_is_refused_with_a_sentence() -> None:
             call()
 
 
+def test_a_list_of_runs_is_refused_with_the_call_that_takes_several(trained: Path) -> None:
+    with pytest.raises(TypeError, match=r'Predictor\.load\("imdb", "runs/nb"\)'):
+        Predictor.load([trained, trained])  # type: ignore[arg-type]
+
+
 def test_an_empty_column_gives_no_rows(predictor: Predictor) -> None:
     assert predictor.probabilities(pd.Series([], dtype=str)).shape == (0, 2)
 

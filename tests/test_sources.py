@@ -11,7 +11,7 @@ import pytest
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import corpus, sources
-from imdb_transformer.data.reviews import LabelledText, Reviews, from_label_names
+from imdb_transformer.data.reviews import LabelledText, Reviews, from_label_names, measure
 from imdb_transformer.errors import DataError, DataWarning
 
 
@@ -483,6 +483,18 @@ def test_equal_numbers_that_are_several_classes_give_a_warning() -> None:
     rows = {"train": labelled_texts("4.50", "1", "4.5", "nan")}
     with pytest.warns(DataWarning, match=r"written: '4\.5', '4\.50'\. If"):
         assert len(from_label_names(rows, "r.csv").classes) == 4
+
+
+def test_long_numbers_that_differ_in_the_last_digit_are_different_classes() -> None:
+    rows = {"train": labelled_texts("12345678901234567891", "12345678901234567890")}
+    assert from_label_names(rows, "r.csv").classes == ("12345678901234567890", "12345678901234567891")
+
+
+def test_statistics_list_classes_in_the_order_of_the_classes() -> None:
+    rows = {"train": labelled_texts("10", "2", "1"), "test": labelled_texts("10", "1")}
+    train, test = measure(from_label_names(rows, "r.csv"))
+    assert list(train.num_by_label.items()) == [("1", 1), ("2", 1), ("10", 1)]
+    assert list(test.num_by_label.items()) == [("1", 1), ("10", 1)]
 
 
 def test_tables_with_a_split_in_their_names_follow_the_rules_of_tables(tmp_path: Path) -> None:

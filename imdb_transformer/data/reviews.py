@@ -1,10 +1,11 @@
 """Labelled reviews in memory, from any source, and their statistics."""
 
-import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -164,13 +165,13 @@ def label_name(value: object) -> str | None:
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name) or None
 
 
-def _numbers_first(name: str) -> tuple[int, float, str]:
+def _numbers_first(name: str) -> tuple[int, Decimal, str]:
     """Sorts '2' before '10', and numbers before words. 'nan' counts as a word."""
-    try:
-        number = float(name)
-    except ValueError:
-        number = math.nan
-    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+    with suppress(InvalidOperation):
+        number = Decimal(name)  # exact, because ids may have 20 digits
+        if number.is_finite():
+            return 0, number, name
+    return 1, Decimal(0), name
 
 
 class SplitStatistics(BaseModel, extra="forbid", frozen=True):
@@ -200,7 +201,8 @@ def measure(reviews: Reviews) -> list[SplitStatistics]:
             if other != name
         }
         figures = SplitStatistics(
-            split=name, num_rows=len(texts), num_by_label=dict(sorted(names.items())),
+            split=name, num_rows=len(texts),
+            num_by_label={each: names[each] for each in (*reviews.classes, "unlabelled") if each in names},
             num_empty=sum(not text.strip() for text in texts),
             num_duplicates=len(texts) - len(distinct[name]), num_shared=shared,
             num_with_breaks=sum("<br />" in text for text in texts),

@@ -6,6 +6,7 @@ Shapes: N texts, C classes.
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self, overload
 
@@ -77,8 +78,11 @@ class Predictor:
         `device`: "auto" uses a GPU if there is one, unless the run was trained with "cpu". `exact`: compute
         in fp32 even if bf16 is faster. `few`: compute in fp32 without torch. For a few texts this takes less
         time than the import of torch. `threshold`: the probability from which the second of two classes is
-        predicted; without it, the more probable class. Raises RunError and ConfigError.
+        predicted; without it, the more probable class. Raises RunError and ConfigError, and TypeError for a
+        list.
         """
+        if not all(isinstance(path, str | PathLike) for path in paths):
+            raise TypeError('Name runs one by one, such as Predictor.load("imdb", "runs/nb"), not in a list.')
         if not paths:
             raise ConfigError("No run is named. Name one, such as imdb, or several.")
         models = [load_model(Path(path), device, exact=exact, few=few) for path in paths]
