@@ -119,9 +119,9 @@ class TrainConfig(Section):
     seed: NaturalInt = 0
     """decides initial weights, batch order, dropout and masks"""
     epochs: Annotated[int, Field(ge=0, le=65_536)] = 0
-    """passes over the training reviews; 0: chosen from their number"""
+    """passes over the training reviews; 0: chosen from the reviews"""
     batch_tokens: NaturalInt = 0
-    """most tokens of a batch, padding included; 0: chosen from the number and length of the reviews"""
+    """most tokens of a batch, padding included; 0: chosen from the reviews"""
     lr: PositiveFloat = 6e-4
     """peak learning rate"""
     optimizer: Literal["adamw", "muon"] = "muon"

@@ -122,10 +122,10 @@ def test_an_encoder_is_announced_and_if_interrupted_says_how_to_continue(
     with pytest.raises(Interrupted) as told:
         imdb_tx("train", "mine.csv")
     assert str(told.value) == "Stopped in runs/mine-encoder; saved. To continue, repeat the command."
-    assert "imdb-encoder reads these reviews first, in runs/mine-encoder" in notes
+    assert "adapting imdb-encoder to these reviews first, in runs/mine-encoder" in notes
     with pytest.raises(Interrupted, match="To continue with all 2 seeds, repeat the command"):
         imdb_tx("train", "mine.csv", "--seeds", 2)
-    assert "imdb-encoder reads these reviews first, in runs/mine-seed-0-encoder" in notes
+    assert "adapting imdb-encoder to these reviews first, in runs/mine-seed-0-encoder" in notes
 
 
 def test_a_folder_that_a_config_cannot_name_is_refused_before_the_encoder_reads(mine: Mine) -> None:

@@ -49,7 +49,7 @@ def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, t
 def test_a_readme_of_the_user_is_no_card_and_stays(trained: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
     (folder / "README.md").write_text("my own notes\n")
-    with pytest.warns(DataWarning, match="is no model card, and stays"):
+    with pytest.warns(DataWarning, match="is not a model card, and was kept"):
         assert imdb_tx("eval", folder).exit_code == 0
     conclude(run.open_run(folder))
     assert (folder / "README.md").read_text() == "my own notes\n"

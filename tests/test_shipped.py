@@ -141,7 +141,7 @@ def test_shipped_runs_are_verified_and_listed_and_never_written_to(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "checkpoints/best: ok" in imdb_tx("verify", "imdb").stdout
-    assert "with the package: imdb, imdb-encoder" in imdb_tx("runs").stdout
+    assert "in the package: imdb, imdb-encoder" in imdb_tx("runs").stdout
     for command in ("train", "pretrain"):
         refused = imdb_tx(command, "--resume", "imdb-encoder").exception
         assert "imdb-encoder comes with the package and is finished" in str(refused)

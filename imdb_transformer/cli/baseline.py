@@ -8,7 +8,7 @@ from imdb_transformer.cli import options, screen
 from imdb_transformer.report import summaries
 
 Weighting = Literal["nb", "tfidf"]
-KIND_HELP = "NB-weighted trigrams, or TF-IDF of words and bigrams."
+KIND_HELP = "nb: trigrams with naive Bayes weights; tfidf: TF-IDF of words and bigrams."
 
 
 @options.for_training("""imdb-tx baseline --run-dir runs/nb
@@ -25,7 +25,7 @@ def baseline(
     run_dir: options.RunDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Fit a linear model on the same reviews, as a baseline."""
+    """Fit a linear model as a baseline."""
     from imdb_transformer.evaluation.baseline import make_baseline
     from imdb_transformer.store.upkeep import run_name, unused
 

@@ -39,7 +39,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
-    Writes scores and a page with figures into the run, and for a classifier on test a model card.
+    Writes scores and a page with figures into the run. On test, a classifier also gets a model card.
     """
     reading = {
         "text_column": text_column, "label_column": label_column, "encoding": encoding, "bad_rows": bad_rows,

@@ -173,7 +173,7 @@ def takes_run(*refused: str, shipped: bool = True) -> Any:
 
 
 _config = partial(typer.Option, "--config", "-c", metavar="FILE", autocompletion=complete_configs)
-CONFIG_HELP = "A config: a file, or a name in the package."
+CONFIG_HELP = "A config file, or the name of one in the package."
 ConfigName = Annotated[str, _config(help=CONFIG_HELP)]
 DEFAULTS = "[default: base.toml with SOURCE, else demo.toml]"
 OptionalConfigName = Annotated[str | None, _config(help=f"{CONFIG_HELP}  {DEFAULTS}")]

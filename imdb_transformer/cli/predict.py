@@ -85,7 +85,7 @@ def _source(texts: list[str], input_file: Path | None) -> Path | None:
     if bool(texts) == (input_file is not None) and not is_typed:
         raise ConfigError('predict takes reviews ("an awful film"), - for standard input, or --input FILE.')
     if "-" in texts and len(texts) > 1:
-        raise ConfigError("- reads standard input, and takes no other text beside it.")
+        raise ConfigError("- reads standard input. Give no other text with it.")
     return predictions.STDIN if is_typed or texts == ["-"] or input_file == Path("-") else input_file
 
 
@@ -100,7 +100,7 @@ def _check_options(passed: set[str], source: Path | None, html: Path | None) -> 
         "--force needs --output.": "force" in passed and "output" not in passed,
         "--method needs --explain.": "method" in passed and "explain" not in passed,
         "--layer and --head need --attention.": passed & {"layer", "head"} and "attention" not in passed,
-        "--explain and --attention take no --input.": "input_file" in passed and has_view,
+        "--explain and --attention do not work with --input.": "input_file" in passed and has_view,
         "--html needs --explain or --attention.": html is not None and not has_view,
     }
     if sentences := [sentence for sentence, is_made in mistakes.items() if is_made]:

@@ -79,7 +79,7 @@ def _encoder_that_reads_first(folder: Path) -> Iterator[None]:
 
     The user's command is for a classifier.
     """
-    screen.note(f"imdb-encoder reads these reviews first, in {folder}")
+    screen.note(f"adapting imdb-encoder to these reviews first, in {folder}")
     try:
         yield
     except Interrupted as stopped:

@@ -137,7 +137,7 @@ def write_card(opened: run.Run) -> None:
     """
     if run.has_other_readme(opened.reports):
         readme = opened.reports / run.CARD
-        warn(f"{readme} is no model card, and stays. To get a card, rename this file and evaluate again")
+        warn(f"{readme} is not a model card, and was kept. For a card, rename it and evaluate again")
     elif evaluations := measured(opened, "best-test"):
         write_whole(opened.reports / run.CARD, card(opened, evaluations[0]).encode())
 
@@ -168,8 +168,8 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
         run=name if opened.is_shipped else ".",
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
         classes=", ".join(map(markdown_text, evaluation.classes)),
-        data=f"It was trained on {source}. {start} Pages of this repository quote up to 20 texts each. The "
-        "others are not part of it.",
+        data=f"It was trained on {source}. {start} The HTML pages quote up to 20 texts each. The other "
+        "texts are not included.",
         split=evaluation.split,
         num_examples=evaluation.num_examples,
         scores=scores,

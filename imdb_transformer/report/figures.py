@@ -123,7 +123,7 @@ def roc(by_name: Mapping[str, Predictions]) -> str:
         drawn.append(Curve(name, list(zip(x[points].tolist(), y[points].tolist(), strict=True)), i))
         areas.append(f"{name} {evaluation.roc_auc:.4f}")
     svg = charts.line_chart(drawn, "false positive rate", "true positive rate", digits=3, diagonal=0)
-    return _figure("ROC", f"Of {evaluation.classes[1]!r}; the area under it: {', '.join(areas)}.", drawn, svg)
+    return _figure("ROC", f"Class {evaluation.classes[1]!r}; AUC: {', '.join(areas)}.", drawn, svg)
 
 
 def reliability(by_name: Mapping[str, Predictions]) -> str:

@@ -112,8 +112,8 @@ def _explanation_lines(explanation: "Explanation") -> list[str]:
     return [
         f"for {one_line(explanation.toward)}: {_shares(toward)}",
         f"for {one_line(explanation.against)}: {_shares(against)}",
-        f"logit difference {explanation.logit_difference:+.3f}: the sum of all shares and of the bias, "
-        f"which is {explanation.bias:+.3f}",
+        f"logit difference {explanation.logit_difference:+.3f}: the sum of all shares and the bias "
+        f"({explanation.bias:+.3f})",
     ]
 
 

@@ -199,7 +199,7 @@ def runs(listed: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """What `imdb-tx runs` prints: a table, commands that continue runs, and the runs of the package."""
     from imdb_transformer.store.run import COMMANDS, INFO, SHIPPED
 
-    package = f"with the package: {', '.join(sorted(path.parent.name for path in SHIPPED.glob(f'*/{INFO}')))}"
+    package = f"in the package: {', '.join(sorted(path.parent.name for path in SHIPPED.glob(f'*/{INFO}')))}"
     if not listed:
         return f"no runs in {folder}; `imdb-tx train` makes one\n{package}"
     header = ["run", "started (UTC)", "reviews", "kind", "status", "validation", "MiB"]
