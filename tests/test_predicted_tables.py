@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imdb_transformer.config import DataConfig
 from imdb_transformer.data import sources
-from imdb_transformer.data.reviews import Report, refuse
+from imdb_transformer.data.reviews import BadRow, refuse
 from imdb_transformer.data.rows import iter_lines
 from imdb_transformer.data.tables import open_table
 from imdb_transformer.errors import ConfigError, DataError
@@ -153,7 +153,7 @@ def read_table(path: Path) -> pa.Table:
     return pa.Table.from_batches([batch for batch, _ in blocks], schema)
 
 
-def texts_of(path: Path, column: str = "text", bad_row: Report = refuse) -> list[str]:
+def texts_of(path: Path, column: str = "text", bad_row: BadRow = refuse) -> list[str]:
     _, parts = predicted_tables.open_reviews(path, column, bad_row=bad_row)
     return [text for part in parts for text in part.column(column).to_pylist()]
 

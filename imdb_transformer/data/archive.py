@@ -21,7 +21,7 @@ from imdb_transformer.data.layouts import is_hidden, split_of_name, warn_of_unre
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
-    Report,
+    BadRow,
     Reviews,
     RowsBySplit,
     from_label_names,
@@ -49,7 +49,7 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def read_url(url: str, *, encoding: str, bad_row: Report) -> Reviews:
+def read_url(url: str, *, encoding: str, bad_row: BadRow) -> Reviews:
     """Reviews of an archive at a URL; `bad_row` as in `read_tree`."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
@@ -63,7 +63,7 @@ def read_url(url: str, *, encoding: str, bad_row: Report) -> Reviews:
     return read_archive(io.BytesIO(content), url, encoding=encoding, bad_row=bad_row)
 
 
-def read_archive(file: BinaryIO, origin: str, *, encoding: str, bad_row: Report) -> Reviews:
+def read_archive(file: BinaryIO, origin: str, *, encoding: str, bad_row: BadRow) -> Reviews:
     """Reviews of a .tar.gz or .tar, without unpacking it; `bad_row` as in `read_tree`."""
     try:
         is_gzip = file.read(2) == b"\x1f\x8b"
@@ -120,7 +120,7 @@ def _holds_reviews(folder: Path, root: Path) -> bool:
     return len({file.parent for file in texts}) > 1 and len(texts) >= TEXTS_PER_TABLE * num_tables
 
 
-def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: Report) -> Reviews:
+def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: BadRow) -> Reviews:
     """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
 
     `bad_row` is called for each file that is not in the encoding, or in a class that train lacks. If it
@@ -177,7 +177,7 @@ def _members(archive: tarfile.TarFile, stream: _Guarded, origin: str) -> Iterato
 
 
 def _collect(
-    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: Report,
+    files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: BadRow,
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
     check_encoding(encoding)

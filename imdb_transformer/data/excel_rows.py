@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
-from imdb_transformer.data.rows import BadRow, Row
+from imdb_transformer.data.rows import Report, Row
 from imdb_transformer.errors import ConfigError, warn
 
 ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
@@ -16,7 +16,7 @@ ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 FORMULA = re.compile(rb"<(\w+:)?f[ />]")  # in the XML of a sheet
 
 
-def read_excel(file: BinaryIO, origin: object, bad_row: BadRow) -> tuple[list[str], Iterator[Row]]:
+def read_excel(file: BinaryIO, origin: object, report: Report) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first row of the first visible sheet, and the rows. All cells become text."""
     cells, num_empty = _read_sheet(file)
     if num_empty:
@@ -34,7 +34,7 @@ def read_excel(file: BinaryIO, origin: object, bad_row: BadRow) -> tuple[list[st
             if not any(row) and len(names) > 1:
                 continue
             if any(row[len(names) :]):
-                bad_row(number, f"has more cells than the header, which has {len(names)}")
+                report(number, f"has more cells than the header, which has {len(names)}")
             else:
                 yield number, dict(zip_longest(names, row[: len(names)], fillvalue=""))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from imdb_transformer.data.rows import UNDECODED, BadRow, Row, undecodable
+from imdb_transformer.data.rows import UNDECODED, Report, Row, undecodable
 from imdb_transformer.errors import DataError
 
 MAX_NESTING = 100
@@ -24,23 +24,23 @@ JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """also one that is cut: otherwise each escaped quote in it would start another search to the end"""
 
 
-def read_json(lines: Iterator[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
+def read_json(lines: Iterator[str], encoding: str, report: Report) -> Iterator[Row]:
     """The objects of JSON lines or of one array. In an array, rows are numbered by object."""
     first_number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (1, ""))
     values: Iterable[tuple[int, Any]]
     if first.lstrip().startswith("["):
         values = enumerate(_parsed("".join(chain([first], lines)), encoding), 1)
     else:
-        values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, bad_row)
+        values = _parsed_lines(enumerate(chain([first], lines), first_number), encoding, report)
     for number, value in values:
         if isinstance(value, dict):
             yield number, value
         else:
-            bad_row(number, 'is not a JSON object such as {"text": ...}')
+            report(number, 'is not a JSON object such as {"text": ...}')
 
 
 def _parsed_lines(
-    lines: Iterable[tuple[int, str]], encoding: str, bad_row: BadRow
+    lines: Iterable[tuple[int, str]], encoding: str, report: Report
 ) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         if line.strip():
@@ -48,7 +48,7 @@ def _parsed_lines(
                 value = _parsed(line, encoding)
             except ValueError as error:
                 goes_on = line.lstrip().startswith("{") and line.rstrip()[-1] in "{[,"
-                bad_row(number, f"{error}{ON_LINES if goes_on else ''}")
+                report(number, f"{error}{ON_LINES if goes_on else ''}")
             else:
                 yield number, value
 

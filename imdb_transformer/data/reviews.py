@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 LabelledText = tuple[str, object, str]  # text, label, and its place in the source, for messages
 RowsBySplit = dict[str, list[LabelledText]]
-Report = Callable[[str], None]  # called with a sentence about each bad row
+BadRow = Callable[[str], None]  # called with a sentence about each bad row
 
 
 @cache
@@ -89,7 +89,7 @@ def refuse(problem: str) -> None:
 
 def from_label_names(
     rows: RowsBySplit, origin: str, classes: Sequence[str] = (), *,
-    labelled: bool = True, bad_row: Report = refuse,
+    labelled: bool = True, bad_row: BadRow = refuse,
 ) -> Reviews:  # fmt: skip
     """Reviews from texts with the names of their labels. `classes` are by default those of train.
 

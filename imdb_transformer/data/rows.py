@@ -1,6 +1,6 @@
 """Reads rows of plain lines and CSV; `json_rows.py` reads those of JSON, and `excel_rows.py` those of Excel.
 
-A row has a number, and its cells by column. `bad_row` is called with the number of a malformed row and a
+A row has a number, and its cells by column. `report` is called with the number of a malformed row and a
 description of the problem; the row is left out.
 """
 
@@ -18,7 +18,7 @@ from imdb_transformer.data.reviews import MAX_REVIEW_BYTES
 from imdb_transformer.errors import ConfigError, DataError
 
 Row = tuple[int, dict[str, Any]]  # number, cells
-BadRow = Callable[[int, str], None]
+Report = Callable[[int, str], None]
 
 READ_BYTES = 1 << 20
 UNDECODED = re.compile("[\udc80-\udcff]")
@@ -96,7 +96,7 @@ def undecodable(encoding: str) -> str:
 
 
 def read_lines(
-    parts: Iterable[list[str]], column: str, encoding: str, bad_row: BadRow, file: BinaryIO
+    parts: Iterable[list[str]], column: str, encoding: str, report: Report, file: BinaryIO
 ) -> Iterator[Row | None]:
     """Each line as a row of one cell. None means that the rows before it should not wait for more.
 
@@ -108,7 +108,7 @@ def read_lines(
         for line, number in zip(part, numbers, strict=False):
             if UNDECODED.search(line):
                 yield None  # the lines before it are predicted
-                bad_row(number, undecodable(encoding))
+                report(number, undecodable(encoding))
             else:
                 yield number, {column: line.rstrip("\r\n")}
         first_came = first_came or time.monotonic()
@@ -126,7 +126,7 @@ def _has_more(file: BinaryIO, seconds: float) -> bool:
 
 
 def read_delimited(
-    lines: Iterator[str], wanted: Iterable[str], encoding: str, bad_row: BadRow, delimiters: str
+    lines: Iterator[str], wanted: Iterable[str], encoding: str, report: Report, delimiters: str
 ) -> tuple[list[str], Iterator[Row]]:
     """The column names in the first line, and the rows. The delimiter is the one that fits that line."""
     csv.field_size_limit(MAX_REVIEW_BYTES)
@@ -151,10 +151,10 @@ def read_delimited(
         skipinitialspace=has_blanks and f'{delimiter} "' in "".join(second),
     )  # fmt: skip
     names = next(filter(None, reader), [])
-    return names, _rows_of(reader, names, encoding, bad_row)
+    return names, _rows_of(reader, names, encoding, report)
 
 
-def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> Iterator[Row]:
+def _rows_of(reader: Any, names: list[str], encoding: str, report: Report) -> Iterator[Row]:
     blank: list[int] = []  # numbers of blank lines, which are empty cells if there is one column
     while True:
         number, problem = reader.line_num + 1, ""
@@ -185,4 +185,4 @@ def _rows_of(reader: Any, names: list[str], encoding: str, bad_row: BadRow) -> I
             yield number, dict(zip(names, row, strict=True))
         else:
             last = reader.line_num
-            bad_row(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))
+            report(number, problem + (f"; its quotes go on to line {last}" if last > number else ""))

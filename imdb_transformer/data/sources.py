@@ -20,8 +20,8 @@ from imdb_transformer.data.json_rows import type_problem
 from imdb_transformer.data.reviews import (
     SPLIT_ALIASES,
     SPLITS,
+    BadRow,
     LabelledText,
-    Report,
     Reviews,
     RowsBySplit,
     from_label_names,
@@ -67,7 +67,7 @@ def has_no_train(config: DataConfig, classes: Sequence[str]) -> bool:
     return bool(splits) and not splits & {"train", ""}
 
 
-def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
+def _read(config: DataConfig, classes: Sequence[str], bad_row: BadRow) -> Reviews:
     source, path = config.source, Path(config.source)
     if source == "demo":
         return demo.reviews()
@@ -90,7 +90,7 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: Report) -> Review
     raise DataError(f"{path} is not a source: its name must end in {endings}")
 
 
-def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
+def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: BadRow) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
     root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
     beside = [path for path in folder.iterdir() if layouts.split_of_name(path) and tables.is_table(path)]
@@ -119,7 +119,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
 
 
 def _read_tables(
-    files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: Report
+    files: dict[str, list[Path]], config: DataConfig, classes: Sequence[str], bad_row: BadRow
 ) -> Reviews:
     rows: RowsBySplit = {}
     first, class_names = None, None
@@ -136,7 +136,7 @@ def _read_tables(
                     continue
                 raise
             except DataError as error:
-                advice = suggested_options(path, config.encoding, *needed)
+                advice = suggested_options(path, config.encoding, *needed)  # the text column comes first
                 if advice and first:
                     advice = SAME_COLUMNS.format(first)
                 raise DataError(f"{error}{advice}") from None
@@ -159,7 +159,7 @@ def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:
 
 def _labelled_texts(
     blocks: Iterable[tables.NumberedRows], schema: pa.Schema, split: str, config: DataConfig,
-    origin: Path | str, bad_row: Report, former_names: list[str] | None = None,
+    origin: Path | str, bad_row: BadRow, former_names: list[str] | None = None,
 ) -> list[LabelledText]:  # fmt: skip
     """The texts of a table with their labels and places. If there are no labels, they are None.
 
@@ -195,7 +195,7 @@ def _labelled_texts(
     return rows
 
 
-def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: Report) -> Reviews:
+def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: BadRow) -> Reviews:
     """Reviews of a folder in the hub's layout, whose card says which files are which split."""
     import datasets
 
@@ -210,7 +210,7 @@ def _read_card(folder: Path, config: DataConfig, classes: Sequence[str], bad_row
 
 
 def _load_dataset(
-    name: str, config: DataConfig, classes: Sequence[str], bad_row: Report, *,
+    name: str, config: DataConfig, classes: Sequence[str], bad_row: BadRow, *,
     hint: str = "Perhaps name one of its tables as the source.", **options: Any,
 ) -> Reviews:  # fmt: skip
     """Reviews that `datasets` loads from the hub, from its cache, or from a folder."""

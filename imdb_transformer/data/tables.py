@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from imdb_transformer.data import excel_rows, rows
 from imdb_transformer.data.json_rows import column_of, read_json, schema_of, type_problem, with_leaves
-from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, Report, in_chunks, refuse
+from imdb_transformer.data.reviews import MAX_REVIEW_BYTES, BadRow, in_chunks, refuse
 from imdb_transformer.errors import DataError, EmptyError, reason_of
 
 DELIMITED = {".csv": ",;\t|", ".tsv": "\t,;|"}  # and the delimiters; the first wins if all fit
@@ -51,7 +51,7 @@ def place(origin: Path | str) -> str:
 
 
 def open_table(
-    path: Path, wanted: Mapping[str, str], *, encoding: str = "utf-8", bad_row: Report = refuse,
+    path: Path, wanted: Mapping[str, str], *, encoding: str = "utf-8", bad_row: BadRow = refuse,
     file: BinaryIO | None = None, keeps_all: bool = True,
 ) -> tuple[pa.Schema, Iterator[NumberedRows]]:  # fmt: skip
     """Columns and rows of a file, a block at a time. Raises ConfigError and DataError.
@@ -66,7 +66,7 @@ def open_table(
 
 
 def _read(
-    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: Report, file: Any, *, keeps_all: bool
+    path: Path, wanted: Mapping[str, str], encoding: str, bad_row: BadRow, file: Any, *, keeps_all: bool
 ) -> Iterator[Any]:
     """The schema, then the blocks. The file is open until the last one is taken."""
 
@@ -122,7 +122,7 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
 
 
 def _json_blocks(
-    records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.BadRow, schema: pa.Schema | None
+    records: Iterable[rows.Row], wanted: Iterable[str] | None, report: rows.Report, schema: pa.Schema | None
 ) -> Iterator[Any]:
     """The schema, then the blocks. Without a `schema`, columns have the types of the first block.
 
@@ -163,7 +163,7 @@ def _as_block(part: list[rows.Row], schema: pa.Schema) -> NumberedRows:
     return pa.RecordBatch.from_arrays(columns, schema=schema), [number for number, _ in part]
 
 
-def _fits(row: rows.Row, schema: pa.Schema, report: rows.BadRow) -> bool:
+def _fits(row: rows.Row, schema: pa.Schema, report: rows.Report) -> bool:
     try:
         _as_block([row], schema)
     except ValueError as error:
@@ -227,7 +227,7 @@ def class_names(schema: pa.Schema, column: str) -> list[str] | None:
 
 def with_text(
     blocks: Iterable[NumberedRows], column: str, origin: Path | str, *,
-    bad_row: Report = refuse, may_be_blank: bool,
+    bad_row: BadRow = refuse, may_be_blank: bool,
 ) -> Iterator[NumberedRows]:  # fmt: skip
     """The rows with a text of at most `MAX_REVIEW_BYTES`. `bad_row` is called for the others."""
     from pyarrow import compute

@@ -12,7 +12,7 @@ from pyarrow import feather
 
 from imdb_transformer import __version__
 from imdb_transformer.data import layouts, tables
-from imdb_transformer.data.reviews import Report, refuse
+from imdb_transformer.data.reviews import BadRow, refuse
 from imdb_transformer.data.suggestions import suggested_options
 from imdb_transformer.errors import ConfigError, DataError
 from imdb_transformer.inference.predictor import Prediction, Predictor, identity_of
@@ -24,7 +24,7 @@ CALL = "call.json"
 
 
 def open_reviews(
-    path: Path, column: str, *, encoding: str = "utf-8", bad_row: Report = refuse,
+    path: Path, column: str, *, encoding: str = "utf-8", bad_row: BadRow = refuse,
     file: BinaryIO | None = None, keeps_all: bool = True,
 ) -> tuple[pa.Schema, Iterator[pa.Table]]:  # fmt: skip
     """The columns of a file of reviews, and its rows in tables of at most 2,000 rows.
