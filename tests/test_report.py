@@ -18,9 +18,10 @@ from imdb_transformer.evaluation.baseline import baselines_beside, make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate, predict_split, save
 from imdb_transformer.evaluation.scores import evaluation_of
 from imdb_transformer.report import charts, figures
-from imdb_transformer.report.evaluations import class_table, evaluation_tables
+from imdb_transformer.report.evaluations import evaluation_tables
 from imdb_transformer.report.layout import html_table
 from imdb_transformer.report.pages import with_page, write_evaluation
+from imdb_transformer.report.summaries import class_table
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_json
 from imdb_transformer.training import loop

@@ -8,9 +8,8 @@ huggingface.co/docs/hub/model-cards).
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from imdb_transformer import config_file
 from imdb_transformer.data.sources import HUB_NAME
@@ -18,7 +17,7 @@ from imdb_transformer.errors import command_line, warn
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
 from imdb_transformer.evaluation.evaluate import measured
-from imdb_transformer.evaluation.scores import Accuracy, ClassScore, Evaluation
+from imdb_transformer.evaluation.scores import Accuracy, Evaluation
 from imdb_transformer.report import summaries
 from imdb_transformer.report.layout import markdown_table, markdown_text, percent, read_asset, text_table
 from imdb_transformer.store import run
@@ -50,15 +49,6 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ]
 
 
-def class_table(per_class: Mapping[str, ClassScore]) -> Table:
-    """The scores of each class."""
-    rows = [
-        (name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f1:.4f}", each.support)
-        for name, each in per_class.items()
-    ]
-    return ("class", "precision", "recall", "F1", "support"), rows
-
-
 def confusion_table(evaluation: Evaluation) -> Table:
     """The reviews of each true and predicted class; if there are many classes, the most frequent errors."""
     classes, confusion = evaluation.classes, evaluation.confusion
@@ -83,7 +73,7 @@ def evaluation_tables(evaluation: Evaluation, baselines: Mapping[str, Evaluation
     ]
     tables: list[Table] = [
         ((evaluation.split, evaluation.checkpoint), score_rows(evaluation)),
-        class_table(evaluation.per_class),
+        summaries.class_table(evaluation.per_class),
         (("subset", "reviews", "accuracy", "95% interval"), slices),
         confusion_table(evaluation),
     ]
@@ -163,7 +153,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     if yardstick is not None:
         comparison = f"On the validation reviews: {summaries.yardstick_line(yardstick)}."
     return read_asset("card.md").format(
-        head=yaml.safe_dump(_head(name, evaluation, opened), sort_keys=False),
+        head=_head(name, evaluation, opened),
         name=markdown_text(name),
         run=name if opened.is_shipped else ".",
         model=f"{model.num_layers} layers, width {model.width}, {attention} attention",
@@ -194,26 +184,23 @@ def _on_other_texts(opened: run.Run) -> str:
     return markdown_table(*side_by_side("reviews", evaluations))
 
 
-def _head(name: str, evaluation: Evaluation, opened: run.Run) -> dict[str, Any]:
+def _head(name: str, evaluation: Evaluation, opened: run.Run) -> str:
     """The YAML head; the hub shows its scores beside the model."""
     is_imdb = opened.config.data.source == "hub"
+    data_type, data_name = (HUB_NAME, "IMDB") if is_imdb else ("own", "own")
     scores = {"accuracy": evaluation.accuracy, "f1": evaluation.f1}
-    metrics = [{"type": score, "value": round(value, 4)} for score, value in scores.items()]
-    data = {"type": HUB_NAME, "name": "IMDB"} if is_imdb else {"type": "own", "name": "own"}
-    result = {
-        "task": {"type": "text-classification"},
-        "dataset": data | {"split": evaluation.split},
-        "metrics": metrics,
-    }
-    return {
-        "library_name": "imdb-tx",
-        "pipeline_tag": "text-classification",
-        "tags": ["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
-        **({"language": "en", "datasets": [HUB_NAME]} if is_imdb else {}),
-        **({"license": "mit"} if opened.is_shipped else {}),
-        "metrics": list(scores),
-        "model-index": [{"name": name, "results": [result]}],
-    }
+    results = [
+        EvalResult("text-classification", data_type, data_name, score, round(value, 4),
+                   dataset_split=evaluation.split)
+        for score, value in scores.items()
+    ]  # fmt: skip
+    data = ModelCardData(
+        library_name="imdb-tx", pipeline_tag="text-classification", model_name=name, eval_results=results,
+        tags=["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
+        language="en" if is_imdb else None, datasets=[HUB_NAME] if is_imdb else None,
+        license="mit" if opened.is_shipped else None, metrics=list(scores),
+    )  # fmt: skip
+    return data.to_yaml()
 
 
 def _run_name(path: str) -> str:

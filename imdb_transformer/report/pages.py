@@ -74,7 +74,7 @@ def write_training(folder: Path, num_steps: int) -> Path:
         f'<p class="lead">{status}{time_left}. Written {datetime.now():%Y-%m-%d %H:%M:%S}.</p>',
         f'<progress value="{so_far.num_steps}" max="{num_steps}"></progress>',
         tiles(scores),
-        *([html_table(*evaluations.class_table(so_far.per_class))] if so_far.per_class else []),
+        *([html_table(*summaries.class_table(so_far.per_class))] if so_far.per_class else []),
         *_yardstick(opened),
         figures.grid(drawn),
         *_origin(opened),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imdb_transformer.errors import RunError, command_line, one_line
-from imdb_transformer.report.layout import duration, markdown_table, percent, text_table
+from imdb_transformer.report.layout import TableRow, duration, markdown_table, percent, text_table
 
 if TYPE_CHECKING:  # heavy modules, which only the types need
     from imdb_transformer.config import TokenizerConfig, TrainConfig
@@ -129,13 +129,20 @@ def result(ended: "TrainingResult") -> str:
 
 def classes(per_class: "Mapping[str, ClassScore]", f1: float) -> str:
     """Macro F1 and a table of the classes; if there are many, of those with the lowest F1."""
-    from imdb_transformer.report.evaluations import class_table
-
     worst = sorted(per_class, key=lambda name: per_class[name].f1)[:MAX_CLASSES]
     many = f" (below: the {MAX_CLASSES} of {len(per_class)} classes with the lowest F1)"
     which = many if len(worst) < len(per_class) else ""
     table = {name: each for name, each in per_class.items() if name in worst}  # in the order of the classes
     return f"macro F1 {f1:.4f}{which}\n{text_table(*class_table(table))}"
+
+
+def class_table(per_class: "Mapping[str, ClassScore]") -> tuple[Sequence[str], Sequence[TableRow]]:
+    """The scores of each class."""
+    rows = [
+        (name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f1:.4f}", each.support)
+        for name, each in per_class.items()
+    ]
+    return ("class", "precision", "recall", "F1", "support"), rows
 
 
 def yardstick_line(measured: "Yardstick") -> str:
