@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import warnings
-from functools import partial
 from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, `kill`, and a terminal that closes
@@ -69,13 +68,9 @@ class Interrupted(BaseException):
     Like KeyboardInterrupt it is not an Exception: a library's `except Exception` must not catch it.
     """
 
-    def __init__(self, message: str, *, exit_code: int) -> None:
+    def __init__(self, message: str, *, exit_code: int = 128 + signal.SIGINT) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """How to copy it: the first of several processes sends it to the others."""
-        return partial(Interrupted, exit_code=self.exit_code), self.args
 
 
 def interrupted(number: signal.Signals, rest: str) -> Interrupted:

@@ -117,7 +117,7 @@ def evaluation_of(
     classes: tuple[str, ...], raw_logits: NDArray[np.floating] | None = None,
     slices: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:  # fmt: skip
-    """All scores of (N, C) logits against labels.
+    """All scores of (N, C) logits or log-probabilities, usually calibrated, against labels.
 
     `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name.
     """

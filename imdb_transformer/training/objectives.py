@@ -10,6 +10,7 @@ Shapes: B batch, L length, D model width, C classes, M guessed positions.
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +27,18 @@ from imdb_transformer.store.run import Kind
 from imdb_transformer.training.plan import Batch
 
 Metrics = dict[str, tuple[Tensor, int]]
-# Features (M, D) of a language model, the ids (M,) to guess from them, and how many of these are not padding.
-Guesses = tuple[Tensor, Tensor, int]
 
 CONTRAST_WEIGHT, TEMPERATURE = 2.0, 0.1  # of the contrastive loss, beside that of masked tokens
 FEATURE_WEIGHT = 10.0  # of the squared error of a teacher's features, beside the loss of masked tokens
 REWRITTEN = 0.3  # of the tokens that a decoder rewrites; guessing all would triple the head's cost
+
+
+class Guesses(NamedTuple):
+    """What a language model guesses in a batch."""
+
+    features: Tensor  # (M, D)
+    targets: Tensor  # (M,) ids to guess from the features
+    num_guessed: int  # without padding
 
 
 def classification(
@@ -99,7 +106,7 @@ def masked_tokens(
     hidden = random_tokens(batch, share, generator)
     rows, num_guessed = guessed_rows(hidden)
     features = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype, rows)
-    return features, batch.ids.flatten()[rows], num_guessed
+    return Guesses(features, batch.ids.flatten()[rows], num_guessed)
 
 
 def contrast(model: LanguageModel, batch: Batch, dtype: torch.dtype, share: float) -> Metrics:
@@ -179,7 +186,7 @@ def next_tokens(
     """
     rows, num_guessed = guessed_rows(random_tokens(batch, share, generator))
     features = model.encoder(shifted(batch, direction), batch.mask, dtype, rows, direction)
-    return features, batch.ids.flatten()[rows], num_guessed
+    return Guesses(features, batch.ids.flatten()[rows], num_guessed)
 
 
 def rewritten_tokens(
@@ -196,7 +203,8 @@ def rewritten_tokens(
     memory = model.encoder(batch.ids.masked_fill(hidden, MASK_ID), batch.mask, dtype)
     rows, num_guessed = guessed_rows(random_tokens(batch, REWRITTEN, generator))
     written = model.encoder.embedding(shifted(batch), dtype)
-    return model.decoder(written, memory, batch.mask, rows), batch.ids.flatten()[rows], num_guessed
+    features = model.decoder(written, memory, batch.mask, rows)
+    return Guesses(features, batch.ids.flatten()[rows], num_guessed)
 
 
 def shifted(batch: Batch, direction: int = 1) -> Tensor:

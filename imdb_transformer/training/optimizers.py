@@ -35,14 +35,14 @@ class AdamW:
         self.moments = {name: zeros_like([*decaying, *others]) for name in ("exp_avg", "exp_avg_sq")}
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, update_size: int = 1) -> None:
-        """Update number `step`, from 0, of each parameter from its gradient, which it must have."""
+    def step(self, lr: float, num_done: int, update_size: int = 1) -> None:
+        """The update after `num_done` updates: of each parameter from its gradient, which it must have."""
         del update_size  # every step has an update
         for parameters, weight_decay in self.groups:
             gradients = [parameter.grad for parameter in parameters]
             means = [self.moments["exp_avg"][parameter] for parameter in parameters]
             squares = [self.moments["exp_avg_sq"][parameter] for parameter in parameters]
-            steps = list(torch.full((len(parameters),), float(step), device=means[0].device).unbind())
+            steps = list(torch.full((len(parameters),), float(num_done), device=means[0].device).unbind())
             # What torch's class AdamW calls. The class would import torch's compiler, which takes a second.
             adamw(
                 parameters, gradients, means, squares, [], steps,  # type: ignore[arg-type]
@@ -68,13 +68,13 @@ class Muon:
             self.by_shape[matrix.shape].append(matrix)
 
     @torch.no_grad()
-    def step(self, lr: float, step: int, update_size: int = 1) -> None:
+    def step(self, lr: float, num_done: int, update_size: int = 1) -> None:
         """Adds each matrix's gradient, which it must have, to its momentum.
 
         Then, unless `update_size` is 0, it moves the matrix with Nesterov's momentum, as far as that many
         updates would.
         """
-        del step
+        del num_done
         lr = lr * self.lr_scale * update_size
         for shape, matrices in self.by_shape.items():
             gradients = [matrix.grad for matrix in matrices]
@@ -109,19 +109,19 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return x
 
 
-def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
-    """The rate of step `step` (from 0) of `num_steps`: a linear rise to `lr`, then `schedule`.
+def learning_rate(config: TrainConfig, num_done: int, num_steps: int) -> float:
+    """The rate after `num_done` of `num_steps` steps: a linear rise to `lr`, then `schedule`.
 
     `inverse_sqrt` is Vaswani et al. 2017, equation 3, with its peak at `lr`.
     """
     warmup = round(config.warmup_fraction * num_steps)
-    if step < warmup:
-        return config.lr * (step + 1) / warmup
-    progress = (step - warmup) / max(1, num_steps - warmup)
+    if num_done < warmup:
+        return config.lr * (num_done + 1) / warmup
+    progress = (num_done - warmup) / max(1, num_steps - warmup)
     factor = {
         "linear": 1 - progress,
         "cosine": (1 + math.cos(math.pi * progress)) / 2,
-        "inverse_sqrt": math.sqrt(max(1, warmup) / (step + 1)),
+        "inverse_sqrt": math.sqrt(max(1, warmup) / (num_done + 1)),
         "constant": 1.0,
     }
     return config.lr * factor[config.schedule]

@@ -25,11 +25,9 @@ Indices = NDArray[np.int64]
 MIN_REVIEWS, MAX_REVIEWS, BATCHES = 16, 32, 60  # a batch is a 60th of the reviews, within limits
 MIN_TOKENS, MAX_TOKENS = 512, 8192
 # Steps of a training, and its fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
-WITHOUT_DROPOUT, WITH_DROPOUT = 1000, 1700
+STEPS_WITHOUT_DROPOUT, STEPS_WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
-KNOWS_TEXT = (500, 1, 2)  # from an encoder that has read the reviews, without dropout
 SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
-SHORT_OF_TWO_CLASSES = (600, 2, 8)  # from an encoder
 # With at most so many tokens in a batch, an update of Muon takes a quarter of a step or more. Then an update
 # after every eighth step trains as well (configs/EXPERIMENTS.md).
 FEW_TOKENS, STEPS_PER_UPDATE = 2048, 8
@@ -84,11 +82,11 @@ def _length_of_training(config: Config, train: EncodedSplit, *, knows_text: bool
     """Steps, and the fewest and most epochs."""
     has_encoder, has_dropout = bool(config.train.init_from), bool(config.model.dropout)
     if knows_text and has_encoder and not has_dropout:
-        return KNOWS_TEXT
+        return 500, 1, 2  # it has to learn the labels only
     num_classes = train.labels.shape[1] if train.labels.ndim == 2 else len(np.unique(train.labels))
     if has_encoder and num_classes == 2 and are_short(train.lengths):
-        return SHORT_OF_TWO_CLASSES
-    num_steps = WITH_DROPOUT if has_dropout else WITHOUT_DROPOUT
+        return 600, 2, MAX_FROM_ENCODER
+    num_steps = STEPS_WITH_DROPOUT if has_dropout else STEPS_WITHOUT_DROPOUT
     return num_steps, MIN_EPOCHS, MAX_FROM_ENCODER if has_encoder else MAX_FROM_NOTHING
 
 

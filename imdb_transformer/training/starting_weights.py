@@ -166,23 +166,22 @@ def choose_start(config: Config, kind: run.Kind, hardware: Hardware) -> Config:
     """
     if config.train.init_from != run.AUTO:
         return config
-    encoder, dropout = run.of_package(run.SHIPPED_ENCODER), config.model.dropout
-    first_share = config.train.first_share
+    chosen, imdb = run.of_package(run.SHIPPED_ENCODER), run.of_package(run.SHIPPED_CLASSIFIER)
+    dropout, first_share = config.model.dropout, config.train.first_share
     stored = corpus.ensure(config.data)
     if kind == "classifier" and not has_imdb_labels(config, stored):
         rows = rows_of(config.data, stored, "train")
-        labelled = run.of_package(run.SHIPPED_CLASSIFIER)
-        accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (encoder, labelled)}
-        if accuracy[labelled] > accuracy[encoder] + MARGIN:
-            encoder = labelled
-        sample = tokenizer_of_origin(encoder, config).encode(rows.texts[:NUM_PROBED])
-        is_new, is_short = encoder != labelled, are_short([len(ids) for ids in sample])
+        accuracy = {path: probe_accuracy(path, config, rows, hardware) for path in (chosen, imdb)}
+        if accuracy[imdb] > accuracy[chosen] + MARGIN:
+            chosen = imdb
+        sample = tokenizer_of_origin(chosen, config).encode(rows.texts[:NUM_PROBED])
+        is_new, is_short = chosen != imdb, are_short([len(ids) for ids in sample])
         is_few = (num_reviews := len(rows.texts)) < FEW_REVIEWS
         if is_new or is_short or is_few:
             dropout = max(dropout, DROPOUT)
         if is_few and is_short and not is_new and config.train.ema_decay:
             first_share = max(first_share, min(MAX_FIRST_SHARE, NUM_FIRST / num_reviews))
-    config = config.replaced("train", init_from=str(encoder), first_share=first_share)
+    config = config.replaced("train", init_from=str(chosen), first_share=first_share)
     return config.replaced("model", dropout=dropout)
 
 

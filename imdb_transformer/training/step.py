@@ -70,20 +70,22 @@ def make_learner(model: nn.Module, config: Config, kind: Kind, dtype: torch.dtyp
 
 
 def train_step(
-    learner: Learner, batch: Batch, step: int, num_steps: int, *,
+    learner: Learner, batch: Batch, num_done: int, num_steps: int, *,
     update_size: int = 1, world: World = ALONE, stop: bool = False,
 ) -> StepResult:  # fmt: skip
-    """Takes step `step`, counted from 0, of `num_steps`: it lowers the mean loss of the step's reviews.
+    """Takes the step after `num_done` of `num_steps`: it lowers the mean loss of the step's reviews.
 
     `batch` is this process's share of these reviews, and `update_size` is from the plan's `update_sizes`.
-    Dropout and masking depend on (seed, step, rank) only, so a resumed run draws the same numbers.
+    Dropout and masking depend on (seed, num_done, rank) only, so a resumed run draws the same numbers.
     Raises DivergedError, with nothing updated, if the loss or the gradient is not finite.
     """
     model, averaged, config = learner.model, learner.averaged, learner.config.train
-    lr = learning_rate(config, step, num_steps)
-    torch.manual_seed(_noise_seed(config.seed, step, world.rank))
-    metrics = OBJECTIVES[learner.kind](model.train(), batch, learner.config, learner.dtype, step / num_steps)
-    metrics["loss"][0].backward()
+    lr = learning_rate(config, num_done, num_steps)
+    torch.manual_seed(_noise_seed(config.seed, num_done, world.rank))
+    progress = num_done / num_steps
+    metrics = OBJECTIVES[learner.kind](model.train(), batch, learner.config, learner.dtype, progress)
+    loss, _ = metrics["loss"]
+    loss.backward()
     gradients = []
     for parameter in model.parameters():
         if parameter.grad is None:  # all processes sum the same tensors
@@ -93,16 +95,17 @@ def train_step(
     if not math.isfinite(result.loss + result.gradient_norm):
         model.zero_grad()
         raise DivergedError(
-            f"step {step + 1} has loss {result.loss:g}, gradient norm {result.gradient_norm:g}, "
+            f"step {num_done + 1} has loss {result.loss:g}, gradient norm {result.gradient_norm:g}, "
             f"at rate {lr:.3g}"
         )
     clipping = min(1.0, (config.clip_norm or math.inf) / (result.gradient_norm + 1e-6))
     torch._foreach_mul_(gradients, clipping / loss_count)  # from a sum to the mean loss
     for optimizer in learner.optimizers:
-        optimizer.step(lr, step, update_size)
+        optimizer.step(lr, num_done, update_size)
     model.zero_grad()
     if averaged is not model and update_size:
-        decays = (_decay_of(config, each, num_steps) for each in range(step + 1 - update_size, step + 1))
+        since_update = range(num_done + 1 - update_size, num_done + 1)
+        decays = (_decay_of(config, each, num_steps) for each in since_update)
         _move_average(model, averaged, math.prod(decays))
     return result
 
@@ -136,19 +139,20 @@ def _move_average(model: nn.Module, averaged: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - decay)
 
 
-def _decay_of(config: TrainConfig, step: int, num_steps: int) -> float:
-    """The decay of the average in a step. It is smaller early on, because the first weights are usually bad.
+def _decay_of(config: TrainConfig, num_done: int, num_steps: int) -> float:
+    """The decay of the average after `num_done` steps. Early on it is smaller: first weights are usually bad.
 
     With `first_share` they are good, and keep exactly this share at the end, as in Wortsman et al. 2022
     ("Robust fine-tuning of zero-shot models").
     """
     if config.first_share:
         return float(config.first_share ** (1 / num_steps))
-    return min(config.ema_decay, (1 + step) / (10 + step))
+    return min(config.ema_decay, (1 + num_done) / (10 + num_done))
 
 
-def _noise_seed(seed: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+def _noise_seed(seed: int, num_done: int, rank: int) -> int:
+    """A number that torch takes as a seed, of 63 bits."""
+    return int(np.random.SeedSequence([seed, num_done, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def validate(learner: Learner, prepared: Prepared, step: int, lr: float) -> Score | None:
@@ -189,9 +193,9 @@ def token_score(model: LanguageModel, objective: str, split: EncodedSplit, hardw
     for indices in length_batches(split.lengths, batch_tokens=BATCH_TOKENS[hardware.device.type]):
         batch = get_batch(split, indices, hardware)
         guesses = GUESSES[objective](model, batch, hardware.dtype, VALIDATION_SHARE, generator)
-        sums = model.full_loss(*guesses)
-        loss, num_correct = loss + sums[0].item(), num_correct + int(sums[1])
-        num_guessed += guesses[2]
+        batch_loss, batch_correct = model.full_loss(*guesses)
+        loss, num_correct = loss + batch_loss.item(), num_correct + int(batch_correct)
+        num_guessed += guesses.num_guessed
     return Score(accuracy=num_correct / max(num_guessed, 1), loss=loss / max(num_guessed, 1))
 
 
