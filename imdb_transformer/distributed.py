@@ -72,9 +72,9 @@ class World(NamedTuple):
             dist.broadcast_object_list(values)
         return values[0]
 
-    def from_first(self, work: Callable[[], T]) -> T:
-        """The result of some work of the first process. Every process raises its errors for users."""
-        result, problem = None, None
+    def on_first(self, work: Callable[[], T]) -> T | None:
+        """The result of the first process's work; None in the others. All raise its errors for users."""
+        result = problem = None
         if self.is_first:
             try:
                 result = work()
@@ -82,10 +82,9 @@ class World(NamedTuple):
                 if self.size == 1:
                     raise
                 problem = error
-        result, problem = self.broadcast((result, problem))
-        if problem is not None:
+        if problem := self.broadcast(problem):
             raise problem
-        return result  # type: ignore[return-value]
+        return result
 
     def barrier(self) -> None:
         """Returns when every process has called it. Raises ConnectionLost if one is gone."""

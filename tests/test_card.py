@@ -9,11 +9,12 @@ from huggingface_hub import ModelCard
 
 from imdb_transformer.config import Config
 from imdb_transformer.errors import DataWarning
-from imdb_transformer.evaluation.baseline import conclude, make_baseline
+from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import ClassScore
 from imdb_transformer.report.evaluations import card
 from imdb_transformer.store import run
+from imdb_transformer.training.finish import finish
 from tests.conftest import imdb_tx, write_jsonl
 from tests.in_process import train
 
@@ -51,12 +52,12 @@ def test_a_readme_of_the_user_is_no_card_and_stays(trained: Path, tmp_path: Path
     (folder / "README.md").write_text("my own notes\n")
     with pytest.warns(DataWarning, match="is not a model card, and was kept"):
         assert imdb_tx("eval", folder).exit_code == 0
-    conclude(run.open_run(folder))
+    finish(run.open_run(folder))
     assert (folder / "README.md").read_text() == "my own notes\n"
     (folder / "README.md").unlink()
     assert imdb_tx("eval", folder).exit_code == 0
     assert ModelCard((folder / "README.md").read_text()).data.model_name == "run"
-    conclude(run.open_run(folder))
+    finish(run.open_run(folder))
     assert not (folder / "README.md").exists()
 
 

@@ -263,11 +263,11 @@ def test_an_evaluation_is_not_kept_if_the_training_has_ended_meanwhile(trained: 
     predictions = predict_split([copy], "validation")
     opened = run.open_run(copy)
     temperature = opened.info.temperature
-    opened.updated(temperature=temperature + 1)
+    opened.write_info(temperature=temperature + 1)
     with pytest.warns(DataWarning, match="has changed meanwhile"):
         assert not save(predictions)
     assert not (copy / "evaluation").exists()
-    run.open_run(copy).updated(temperature=temperature)
+    run.open_run(copy).write_info(temperature=temperature)
     assert save(predictions)
     assert predictions.file.exists()
 

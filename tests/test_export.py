@@ -105,7 +105,7 @@ def test_three_classes_windows_bigrams_and_calibration_are_exported(trained: Pat
     sets = [word for change in overrides for word in ("--set", change)]
     folder = tmp_path / "r"
     imdb_tx("train", "--config", trained / "config.toml", *sets, "--run-dir", folder)
-    run.open_run(folder).updated(temperature=0.25)  # far from 1: the tiny model is hardly sure of anything
+    run.open_run(folder).write_info(temperature=0.25)  # far from 1: the tiny model is hardly sure of anything
     assert export(folder) == folder / "model.onnx"
     predictor = Predictor.load(folder / "model.onnx")
     assert predictor.classes == ("dull", "good", "odd")

@@ -262,7 +262,7 @@ def test_the_temperature_has_the_lowest_loss_and_is_used_by_predictions(
     labels = (rng.random(20_000) < probabilities[:, 1]).astype(int)
     assert fit_temperature(logits * 3, labels) == pytest.approx(3, rel=0.05)
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
-    run.open_run(folder).updated(temperature=2.0)
+    run.open_run(folder).write_info(temperature=2.0)
     predictor = Predictor.load(folder)
     raw = predictor.models[0].logits(["a good film"]).astype(np.float64)
     expected = np.exp(log_softmax(raw / 2.0, axis=1))

@@ -334,7 +334,7 @@ def test_the_page_of_a_run_that_was_killed_after_its_last_step_is_written_when_i
         raise KeyboardInterrupt
 
     folder = tmp_path / "run"
-    monkeypatch.setattr(loop, "conclude", killed)
+    monkeypatch.setattr(loop, "finish", killed)
     with pytest.raises(KeyboardInterrupt):
         list(with_page(training_steps(tiny(), folder, "classifier"), folder))
     assert "http-equiv" in (folder / "report.html").read_text()

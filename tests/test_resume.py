@@ -13,13 +13,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from imdb_transformer.errors import SIGNALS, Interrupted, RunError
-from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store import checkpoint, metrics, run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.upkeep import verify
 from imdb_transformer.training import checkpoints, loop
 from imdb_transformer.training.checkpoints import Counters
+from imdb_transformer.training.finish import finish
 from imdb_transformer.training.loop import stop_requests
 from imdb_transformer.training.start import training_steps
 from imdb_transformer.training.step import Learner
@@ -327,7 +327,7 @@ def test_the_end_of_a_training_deletes_what_was_made_of_earlier_checkpoints(
     mine = folder / "model-of-mine.onnx"
     for path in (*(folder / name for name in stale), mine):
         path.write_bytes(b"")
-    conclude(run.open_run(folder))
+    finish(run.open_run(folder))
     assert not [name for name in stale if (folder / name).exists()]
     assert mine.exists()
 

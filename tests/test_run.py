@@ -117,7 +117,7 @@ def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: 
 
 
 def test_verify_accepts_a_run_that_was_killed_between_the_renames_of_last(copy: Path) -> None:
-    run.open_run(copy).with_status("running")
+    run.open_run(copy).write_status("running")
     checkpoints = copy / "checkpoints"
     shutil.rmtree(checkpoints / "previous")
     (checkpoints / "last").rename(checkpoints / "previous")
@@ -258,18 +258,18 @@ def test_a_run_directory_is_not_overwritten(trained: Path) -> None:
 
 def test_a_folder_with_an_unfinished_run_is_refused_with_the_command_that_continues_it(copy: Path) -> None:
     folder = copy.rename(copy.with_name("my run"))
-    run.open_run(folder).with_status("interrupted")
+    run.open_run(folder).write_status("interrupted")
     with pytest.raises(RunError, match=f"continue it with `imdb-tx train --resume '{folder}'`, or name"):
         run.check_free(folder)
     with locked(folder), pytest.raises(RunError, match="is not empty; name another --run-dir"):
         run.check_free(folder)  # another process trains in it
-    run.open_run(folder).with_status("diverged")  # as it would again
+    run.open_run(folder).write_status("diverged")  # as it would again
     with pytest.raises(RunError, match="is not empty; name another --run-dir"):
         run.check_free(folder)
 
 
 def test_a_run_that_was_not_validated_yet_is_said_to_be_that(copy: Path) -> None:
-    run.open_run(copy).with_status("interrupted")
+    run.open_run(copy).write_status("interrupted")
     shutil.rmtree(copy / "checkpoints" / "best")
     for few in (True, False):
         with pytest.raises(RunError, match="cannot predict yet: its training has not reached a validation"):
@@ -290,16 +290,16 @@ def test_a_run_replaces_only_an_empty_folder(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path) -> None:
-    def fill(_: run.Run) -> None:
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "run.json").write_text("another's")
-
     tokenizer = Tokenizer.train(["a good film"], TokenizerConfig(vocab_size=300))
+    created = run.create(
+        tmp_path / "run", Config(), save_vocabulary=tokenizer.save, hardware="CPU",
+        kind="classifier", classes=("a", "b"), corpus_hash="", vocab_size=300, tokenizer_hash="",
+    )  # fmt: skip
+    created.__enter__()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("another's")
     with pytest.raises(RunError, match="in the meantime"):
-        run.create(
-            tmp_path / "run", Config(), save_vocabulary=tokenizer.save, hardware="CPU", fill=fill,
-            kind="classifier", classes=("a", "b"), corpus_hash="", vocab_size=300, tokenizer_hash="",
-        )  # fmt: skip
+        created.__exit__(None, None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run" / "run.json").read_text() == "another's"
 
@@ -322,13 +322,13 @@ def test_predict_uses_your_newest_classifier_or_else_the_shipped_one(
     assert default_run(tmp_path) == Path("imdb")
     for name in ("a", "b", "c"):
         shutil.copytree(trained, tmp_path / name)
-        run.open_run(tmp_path / name).with_status("finished" if name != "c" else "interrupted")
+        run.open_run(tmp_path / name).write_status("finished" if name != "c" else "interrupted")
     assert default_run(tmp_path).name == "b"
     other = run.open_run(tmp_path / "c")
     for kind in ("encoder", "linear"):  # the one knows no classes, the other is the number to beat
-        other._replace(info=other.info.model_copy(update={"kind": kind})).with_status("finished")
+        other._replace(info=other.info.model_copy(update={"kind": kind})).write_status("finished")
         assert default_run(tmp_path).name == "b"
-    other.with_status("finished")
+    other.write_status("finished")
     assert default_run(tmp_path).name == "c"
 
 

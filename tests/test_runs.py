@@ -31,7 +31,7 @@ def test_runs_are_listed_with_what_they_are(runs: Path, tiny: Tiny) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), runs / "my half", 5)
     shutil.copytree(runs / "my half", runs / "killed")
-    run.open_run(runs / "killed").with_status("running")
+    run.open_run(runs / "killed").write_status("running")
     (runs / "damaged").mkdir()
     (runs / "damaged" / "run.json").write_text("{")
     listed = {Path(each["run"]).name: each for each in json.loads(imdb_tx("runs", runs, "--json").stdout)}
@@ -125,7 +125,7 @@ def test_a_command_that_is_shown_is_quoted(trained: Path) -> None:
 
 
 def test_a_linear_run_that_was_killed_is_listed(runs: Path) -> None:
-    run.open_run(runs / "linear").with_status("running")
+    run.open_run(runs / "linear").write_status("running")
     shown = imdb_tx("runs", runs)
     assert shown.exit_code == 0
     assert "killed" in shown.stdout

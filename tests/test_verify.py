@@ -36,7 +36,7 @@ def test_a_whole_run_passes(copy: Path) -> None:
 def test_a_checkpoint_that_a_training_is_replacing_is_not_called_damaged(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.open_run(copy).with_status("running")
+    run.open_run(copy).write_status("running")
     last, away = copy / "checkpoints" / "last", copy / "checkpoints" / ".new"
     last.rename(away)
     shutil.rmtree(copy / "checkpoints" / "previous")

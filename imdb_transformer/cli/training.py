@@ -38,9 +38,10 @@ def train_one(
                 _show_cost(config, kind, folder, teachers, as_json=as_json)
             return
         resume = config is None
-        runs = trainings(config, folder, teachers=teachers, resume=resume)
         if kind == "encoder":
             runs = iter([(folder, training_steps(config, folder, kind, teachers=teachers, resume=resume))])
+        else:
+            runs = trainings(config, folder, teachers=teachers, resume=resume)
         for each, steps in runs:
             with _encoder_that_reads_first(each) if each != folder else nullcontext():
                 result = _finish(each, steps, world)

@@ -4,7 +4,6 @@ Shapes: N reviews, C classes.
 """
 
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.compare import NORMAL_95, pair_of
-from imdb_transformer.evaluation.evaluate import evaluate, measured, predict_split, save, validation_logits
+from imdb_transformer.evaluation.evaluate import evaluate, measured, validation_logits
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -25,8 +24,6 @@ from imdb_transformer.store.run import Weighting
 from imdb_transformer.store.upkeep import run_files
 
 YARDSTICK = "yardstick.json"
-MEASURED = ("best", "last", "previous", "model*.onnx")  # how the names of evaluations begin
-EXPORTED = ("model.onnx", "model-last.onnx", "model-previous.onnx")
 MIN_COMPARED = 20  # reviews; fewer say nothing about the mean of two models
 
 
@@ -49,18 +46,20 @@ def make_baseline(folder: Path, config: Config, weighting: Weighting) -> Baselin
     stored = corpus.ensure(config.data)
     train = encoded.rows_of(config.data, stored, "train")
     model = fit(weighting, train.texts, np.array(train.labels), num_classes=len(stored.manifest.classes))
-    opened = run.create(
+    with run.create(
         folder, config, kind="linear", weighting=weighting, save_vocabulary=model.save,
-        vocab_size=len(model.ngrams), tokenizer_hash=model.content_hash, fill=model.save_weights,
+        vocab_size=len(model.ngrams), tokenizer_hash=model.content_hash,
         classes=stored.manifest.classes, corpus_hash=stored.content_hash, hardware="CPU",
-    )  # fmt: skip
+    ) as new:  # fmt: skip
+        model.save_weights(new)
+    opened = new._replace(folder=folder)
     validation = None
     if config.data.held_out_fraction:
         logits, labels = validation_logits(opened)
         validation = scores.score(logits, labels)
         counters = {"best": validation.model_dump()}
-        opened = opened.updated(temperature=scores.fit_temperature(logits, labels), counters=counters)
-    opened.with_status("finished")
+        opened = opened.write_info(temperature=scores.fit_temperature(logits, labels), counters=counters)
+    opened.write_status("finished")
     return Baseline(run=str(folder), weighting=weighting, num_ngrams=len(model.ngrams), validation=validation)
 
 
@@ -95,32 +94,6 @@ class Yardstick(BaseModel, extra="forbid", frozen=True):
     high: float  # 95% interval of the difference (`evaluation/compare.py`)
     together: float | None = None
     """accuracy of the mean of both models' probabilities, if it is better than each by more than chance"""
-
-
-def conclude(opened: run.Run) -> run.Run:
-    """Ends a training: fits the temperature and writes the yardstick, if validation was held out.
-
-    If there are many classes or a rare one, it also writes the evaluation on validation. It deletes former
-    evaluations, the model card and exported files: they are of earlier checkpoints or another temperature.
-    Returns the run.
-    """
-    if opened.info.kind == "encoder":
-        return opened
-    measured_files = (f"evaluation/{name}-*.{ending}" for name in MEASURED for ending in ("json", "html"))
-    for path in chain.from_iterable(map(opened.folder.glob, (*EXPORTED, *measured_files))):
-        path.unlink(missing_ok=True)
-    if not run.has_other_readme(opened.folder):
-        (opened.folder / run.CARD).unlink(missing_ok=True)
-    if not opened.config.data.held_out_fraction:
-        return opened
-    logits, labels = validation_logits(opened)
-    temperature = scores.fit_temperature(logits, labels, usual=scores.USUAL_TEMPERATURE)
-    if opened.config.train.yardstick:
-        write_yardstick(opened, logits / temperature, labels)
-    opened = opened.updated(temperature=temperature)
-    if scores.is_uneven(labels, len(opened.info.classes)):
-        save(predict_split([opened.folder], "validation"))
-    return opened
 
 
 def write_yardstick(opened: run.Run, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> None:

@@ -19,8 +19,8 @@ tensorboard/       the metrics for TensorBoard, if it is installed
 import json
 import platform
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -114,11 +114,11 @@ class Run(NamedTuple):
         """The divisor of a checkpoint's logits. It is fitted for `best` only, and 1 for the others."""
         return self.info.temperature if checkpoint.name.strip(".").startswith("best") else 1.0
 
-    def with_status(self, status: Status) -> "Run":
+    def write_status(self, status: Status) -> "Run":
         """The run with its new status written to disk."""
-        return self.updated(status=status, ended="" if status == "running" else _now())
+        return self.write_info(status=status, ended="" if status == "running" else _now())
 
-    def updated(self, **changes: Any) -> "Run":
+    def write_info(self, **changes: Any) -> "Run":
         """The run with other values in its `RunInfo`, written to disk."""
         info = self.info.model_copy(update=changes)
         write_json(self.folder / INFO, info)
@@ -148,11 +148,12 @@ def check_free(folder: Path) -> None:
         raise RunError(f"{folder} cannot become a run; name a folder inside it: --run-dir {folder / 'run'}.")
 
 
+@contextmanager
 def create(
     folder: Path, config: Config, *, save_vocabulary: Callable[[Path], None], hardware: str,
-    soft_labels: NDArray[np.float32] | None = None, fill: Callable[[Run], None], **fields: Any,
-) -> Run:  # fmt: skip
-    """Writes a new run directory, whole or not at all; `fill` writes its first checkpoint.
+    soft_labels: NDArray[np.float32] | None = None, **fields: Any,
+) -> Iterator[Run]:  # fmt: skip
+    """Yields a new run, to write its first checkpoint. It comes to `folder` at the end, whole or not at all.
 
     `fields` are those of its `RunInfo`: kind, classes, tokenizer_hash and so on. Raises RunError if the
     folder holds something.
@@ -167,8 +168,7 @@ def create(
         hashes = {path.name: sha256_of(path) for path in sorted(temporary.iterdir())}
         info = RunInfo(status="running", started=_now(), file_hashes=hashes, **fields)
         write_json(temporary / INFO, info)
-        fill(Run(temporary, config, info))
-    return Run(folder, config, info)
+        yield Run(temporary, config, info)
 
 
 def _environment(hardware: str) -> dict[str, Any]:

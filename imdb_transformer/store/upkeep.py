@@ -85,7 +85,7 @@ def prune_run(opened: run.Run) -> int:
         if problem := _problem(_check_checkpoint, opened, opened.checkpoint("best")):
             warn(f"{opened.folder} keeps all checkpoints, because of the best one: {problem}")
             return 0
-        opened.updated(pruned=True, counters=_counters(opened, run.LAST) or opened.info.counters)
+        opened.write_info(pruned=True, counters=_counters(opened, run.LAST) or opened.info.counters)
         freed = sum(map(_num_bytes, paths))
         for path in paths:
             shutil.rmtree(path)

@@ -15,12 +15,12 @@ RECIPE = "adapt.toml"
 ADAPT_STEPS, ADAPT_EPOCHS = 600, 6  # at most; steps are of the classifier's batches
 
 
-def is_due(requested: Config, start: Config) -> bool:
+def is_due(requested: Config, chosen: Config) -> bool:
     """Whether `auto` in the requested config became `imdb-encoder`, for reviews that are not IMDB's."""
     if requested.train.init_from != run.AUTO:
         return False
-    is_encoder = start.train.init_from == str(run.of_package(run.SHIPPED_ENCODER))
-    return is_encoder and not has_imdb_labels(start, corpus.ensure(start.data))
+    is_encoder = chosen.train.init_from == str(run.of_package(run.SHIPPED_ENCODER))
+    return is_encoder and not has_imdb_labels(chosen, corpus.ensure(chosen.data))
 
 
 def pretraining_config(prepared: Prepared) -> Config:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from imdb_transformer.distributed import World, signals_handled_by
 from imdb_transformer.errors import DivergedError, Interrupted, command_line, interrupted
-from imdb_transformer.evaluation.baseline import conclude
 from imdb_transformer.evaluation.scores import Score
 from imdb_transformer.store.run import COMMANDS, Run
 from imdb_transformer.training import checkpoints
+from imdb_transformer.training.finish import finish
 from imdb_transformer.training.plan import get_batch, make_plan
 from imdb_transformer.training.prepare import Prepared
 from imdb_transformer.training.step import Learner, StepResult, all_finite, sample, train_step, validate
@@ -51,7 +51,7 @@ def training_loop(
     config = opened.config
     plan = make_plan(config, prepared.train)
     if world.is_first:
-        opened = opened.with_status("running")
+        opened = opened.write_status("running")
     clock_start = time.perf_counter() - counters.train_seconds
     lines: list[dict[str, Any]] = []  # of metrics, not on disk yet; writing them empties the list
     try:
@@ -93,14 +93,17 @@ def training_loop(
         checkpoints.write_metrics(opened, lines, world)
         raise _diverged(opened, error, world) from None
     if world.is_first:
-        conclude(opened).with_status("finished")
+        finish(opened)
     world.barrier()
+    late = world.broadcast(stops[-1] if stops else None)  # a request that came after the last step began
+    if late is not None:
+        raise interrupted(late, f". {opened.folder} is finished.")  # no other run may follow
 
 
 def _diverged(opened: Run, error: DivergedError, world: World) -> DivergedError:
     """Marks the run as diverged, and returns the error to raise."""
     if world.is_first:
-        opened.with_status("diverged")
+        opened.write_status("diverged")
     return DivergedError(
         f"Training diverged: {error}. The last good checkpoint is {opened.checkpoint('last')}. "
         "Try a lower train.lr, a longer warm-up, or a lower train.clip_norm (0 does not clip at all)."
@@ -112,18 +115,11 @@ def _interrupted(
 ) -> Interrupted:
     """Marks the run as interrupted, and returns the error to raise."""
     if world.is_first:
-        opened.with_status("interrupted")
+        opened.write_status("interrupted")
     world.barrier()  # until the first process has written
     number = stops[-1] if stops else signal.SIGTERM  # another process received it
     command = command_line(COMMANDS[opened.info.kind], "--resume", opened.folder)
     return interrupted(number, f" at step {step:,} of {num_steps:,}; saved. Continue with:\n  {command}")
-
-
-def check_late_stop(opened: Run, world: World, stops: list[signal.Signals]) -> None:
-    """Raises Interrupted for a request that came after the last step began: no other run may follow."""
-    number = world.broadcast(stops[-1] if stops else None)
-    if number is not None:
-        raise interrupted(number, f". {opened.folder} is finished.")
 
 
 def _leave_terminal() -> None:

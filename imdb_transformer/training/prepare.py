@@ -33,7 +33,7 @@ from imdb_transformer.store import run
 from imdb_transformer.training import starting_weights
 from imdb_transformer.training.plan import resolved
 
-SoftLabels = NDArray[np.float32] | None
+SoftLabels = NDArray[np.float32]  # (N, C): teachers' mean probabilities of the unlabelled reviews
 FEW_IN_VALIDATION = 100  # with fewer reviews, a warning is given
 NO_STARS = "none of these reviews has a star rating of IMDB to learn: train.star_weight is 0 in this run"
 
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     hardware: Hardware
     corpus: Corpus
     tokenizer: Tokenizer
-    soft_labels: SoftLabels
+    soft_labels: SoftLabels | None
     train: EncodedSplit
     validation: EncodedSplit | None
     model: nn.Module
@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     config: Config, kind: run.Kind, hardware: Hardware, *, teachers: Sequence[Path] = (),
-    soft_labels: SoftLabels = None, ready: bool = True,
+    soft_labels: SoftLabels | None = None, ready: bool = True,
 ) -> Prepared:  # fmt: skip
     """The reviews of a config and a model for them. Its encoder starts from `train.init_from` if that is set.
 
@@ -83,10 +83,11 @@ def prepare(
         _check_classes(teachers, data.corpus.manifest.classes)
         if soft_labels is None:
             soft_labels = labels_of_teachers(teachers, config, data.corpus, ready=ready)
-    prepared = _prepared(config, kind, hardware, data, soft_labels, teachers)
+    prepared = _with_model(config, kind, hardware, data, soft_labels, teachers)
     if init_from:
         starting_weights.load_encoder(prepared.model, init_from)
         if isinstance(prepared.model, Classifier) and ready:
+            # Not prepared.train: with a teacher, its labels are probabilities.
             starting_weights.fit_head(prepared.model, data.splits["train"], hardware)
     return prepared
 
@@ -100,10 +101,10 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
     stored = corpus.of_run(config.data, info.corpus_hash, current.folder)
     if info.kind == "encoder" and info.teachers:
         starting_weights.check_same_teacher(current)
-    soft = soft_labels_of(current)
-    splits = _splits_read(config, info.kind, soft is not None)
+    soft_labels = soft_labels_of(current)
+    splits = _splits_read(config, info.kind, soft_labels is not None)
     data = encoded.encode(config.data, stored, tokenizer_of(current), splits)
-    return _prepared(config, info.kind, hardware, data, soft, tuple(map(Path, info.teachers)))
+    return _with_model(config, info.kind, hardware, data, soft_labels, tuple(map(Path, info.teachers)))
 
 
 def labels_of_teachers(
@@ -125,7 +126,7 @@ def labels_of_teachers(
     return np.concatenate(parts).astype(np.float32)
 
 
-def soft_labels_of(opened: run.Run) -> SoftLabels:
+def soft_labels_of(opened: run.Run) -> SoftLabels | None:
     """(N, C): a teacher's probabilities, if the run had one. Raises RunError for damage."""
     if run.SOFT_LABELS not in opened.info.file_hashes:
         return None
@@ -134,11 +135,11 @@ def soft_labels_of(opened: run.Run) -> SoftLabels:
 
 
 def with_soft_labels(
-    train: EncodedSplit, unlabelled: EncodedSplit, soft: NDArray[np.float32]
+    train: EncodedSplit, unlabelled: EncodedSplit, soft_labels: NDArray[np.float32]
 ) -> EncodedSplit:
     """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
-    hard = np.eye(soft.shape[1], dtype=np.float32)[train.labels]
-    return concatenated([train._replace(labels=hard), unlabelled._replace(labels=soft)])
+    hard = np.eye(soft_labels.shape[1], dtype=np.float32)[train.labels]
+    return concatenated([train._replace(labels=hard), unlabelled._replace(labels=soft_labels)])
 
 
 def make_classifier(config: Config, *, vocab_size: int, num_classes: int) -> Classifier:
@@ -200,8 +201,8 @@ def _splits_read(config: Config, kind: run.Kind, has_teacher: bool) -> tuple[str
     return (*encoded.training_splits(config.data), *(["unsupervised"] if unlabelled else []))
 
 
-def _prepared(
-    config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft: SoftLabels,
+def _with_model(
+    config: Config, kind: run.Kind, hardware: Hardware, data: TokenizedCorpus, soft_labels: SoftLabels | None,
     teachers: Sequence[Path],
 ) -> Prepared:  # fmt: skip
     """The model for encoded reviews. An encoder, and a student, learn training and unlabelled reviews."""
@@ -222,13 +223,17 @@ def _prepared(
         if validation is not None and (num_reviews := len(validation.lengths)) < FEW_IN_VALIDATION:
             points = 98 / math.sqrt(num_reviews)  # half of a 95% interval about 50%
             warn(f"validation has only {num_reviews} reviews: accuracy on it may be {points:.0f} points off")
-        if soft is not None:
-            train = with_soft_labels(train, splits["unsupervised"], soft)
+        if soft_labels is not None:
+            train = with_soft_labels(train, splits["unsupervised"], soft_labels)
         config, train = _with_stars(config, data.corpus, train)
         model = make_classifier(config, vocab_size=vocab_size, num_classes=len(data.corpus.manifest.classes))
-    knows_text = kind == "classifier" and soft is None and starting_weights.knows_text(config, data.corpus)
+    knows_text = (
+        kind == "classifier" and soft_labels is None and starting_weights.knows_text(config, data.corpus)
+    )
     config, model = resolved(config, train, knows_text=knows_text), model.to(hardware.device)
-    return Prepared(config, kind, hardware, data.corpus, data.tokenizer, soft, train, validation, model)
+    return Prepared(
+        config, kind, hardware, data.corpus, data.tokenizer, soft_labels, train, validation, model
+    )
 
 
 def _with_stars(config: Config, stored: Corpus, train: EncodedSplit) -> tuple[Config, EncodedSplit]:

@@ -15,7 +15,7 @@ from imdb_transformer.store import run
 from imdb_transformer.store.locks import locked
 from imdb_transformer.store.run import Kind
 from imdb_transformer.training import checkpoints, starting_weights
-from imdb_transformer.training.loop import Update, check_late_stop, stop_requests, training_loop
+from imdb_transformer.training.loop import Update, stop_requests, training_loop
 from imdb_transformer.training.prepare import Prepared, SoftLabels, prepare, prepare_again
 from imdb_transformer.training.step import make_learner
 
@@ -31,7 +31,7 @@ UNKNOWN_WORDS = (
 
 def training_steps(
     config: Config | None, folder: Path, kind: Kind, *, teachers: Sequence[Path] = (),
-    soft_labels: SoftLabels = None, resume: bool = False, requested: Config | None = None,
+    soft_labels: SoftLabels | None = None, resume: bool = False, requested: Config | None = None,
 ) -> Iterator[Update]:  # fmt: skip
     """Starts or continues a run and trains it to its end; yields after each step.
 
@@ -47,24 +47,20 @@ def training_steps(
     """
     if not isinstance(config, Config | None):
         raise TypeError(f"Pass a config, such as load_config('base.toml'), not {config!r}.")
-    created: list[Prepared] = []  # in the first process only: to broadcast a model would copy it
+    prepared = None
     with process_group() as world:
         folder = world.broadcast(folder)
         is_new = world.broadcast(not resume or (config is not None and not (folder / run.INFO).exists()))
         if is_new:
-            world.from_first(
-                lambda: created.append(
-                    create_run(config, folder, kind, tuple(teachers), soft_labels, requested, world.gpu)
-                )
+            prepared = world.on_first(
+                lambda: create_run(config, folder, kind, tuple(teachers), soft_labels, requested, world.gpu)
             )
         opened, checkpoint_name = run_to_continue(folder, kind)
         if not is_new and config is not None:
             check_unchanged(opened, config, teachers)
         if opened.info.status == "finished" and checkpoint_name == run.LAST:
             return
-        if created:
-            prepared = created.pop()
-        else:
+        if prepared is None:
             prepared = prepare_again(opened, choose_hardware(opened.config, world.gpu))
         with locked(opened.folder) if world.is_first else nullcontext(), stop_requests() as stops:
             learner = make_learner(prepared.model, opened.config, kind, prepared.hardware.dtype)
@@ -74,12 +70,11 @@ def training_steps(
                 yield update
                 if update.step % STEPS_BETWEEN_RELEASES == 0 and prepared.hardware.device.type == "cpu":
                     hardware.release_freed_memory()
-            check_late_stop(opened, world, stops)
 
 
 def create_run(
     config: Config | None, folder: Path, kind: Kind, teachers: tuple[Path, ...] = (),
-    soft_labels: SoftLabels = None, requested: Config | None = None, gpu: int = 0,
+    soft_labels: SoftLabels | None = None, requested: Config | None = None, gpu: int = 0,
 ) -> Prepared:  # fmt: skip
     """Creates a run in `folder`, with the model's initial weights as its first checkpoint.
 
@@ -98,7 +93,7 @@ def create_run(
             warn(UNKNOWN_WORDS.format(init_from))
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     checkpoints.check_space(folder, learner)
-    run.create(
+    with run.create(
         folder,
         prepared.config,
         kind=kind,
@@ -113,8 +108,8 @@ def create_run(
         requested_hash=config_file.hash_of(requested or config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         teachers=tuple(map(_recorded, teachers)),
-        fill=lambda new: checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters()),
-    )
+    ) as new:
+        checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters())
     return prepared
 
 

@@ -85,8 +85,8 @@ def _restored_random_state() -> AbstractContextManager[None]:
 
 
 def trainings(
-    config: Config | None, folder: Path, *, teachers: tuple[Path, ...] = (), soft_labels: SoftLabels = None,
-    resume: bool = False,
+    config: Config | None, folder: Path, *, teachers: tuple[Path, ...] = (),
+    soft_labels: SoftLabels | None = None, resume: bool = False,
 ) -> Iterator[tuple[Path, Iterator[Update]]]:  # fmt: skip
     """The runs that training a classifier makes: the folder of each, and its steps (`training_steps`).
 
@@ -95,19 +95,21 @@ def trainings(
     it is finished, it is pruned. `soft_labels` and `resume` are those of the classifier's run. Raises
     RunError if FOLDER-encoder holds anything else, and what `training_steps` raises.
     """
-    start = config
+    chosen = config
     with process_group() as world:
         is_new = world.broadcast(not resume or not (folder / run.INFO).exists())
         if isinstance(config, Config) and is_new:
-            start, encoder_config = world.from_first(lambda: _configs(config, folder, teachers, world.gpu))
+            configs = world.broadcast(world.on_first(lambda: _configs(config, folder, teachers, world.gpu)))
+            assert configs is not None
+            chosen, encoder_config = configs
             if encoder_config is not None:
                 encoder = _encoder_of(folder)
                 yield encoder, training_steps(encoder_config, encoder, "encoder", resume=True)
                 world.barrier()  # another process may still read what is deleted
-                world.from_first(lambda: prune_run(run.open_run(encoder)))
-                start = start.replaced("train", init_from=str(encoder))
+                world.on_first(lambda: prune_run(run.open_run(encoder)))
+                chosen = chosen.replaced("train", init_from=str(encoder))
         steps = training_steps(
-            start, folder, "classifier", teachers=teachers, soft_labels=soft_labels, resume=resume,
+            chosen, folder, "classifier", teachers=teachers, soft_labels=soft_labels, resume=resume,
             requested=config,
         )  # fmt: skip
         yield folder, steps
@@ -123,16 +125,16 @@ def _configs(
     run.check_free(folder)
     config.data.check_labelled()
     hardware = choose_hardware(config, gpu)
-    start = starting_weights.choose_start(config, "classifier", hardware)
-    if not adapt.is_due(config, start):
-        return start, None
+    chosen = starting_weights.choose_start(config, "classifier", hardware)
+    if not adapt.is_due(config, chosen):
+        return chosen, None
     with warnings.catch_warnings(action="ignore", category=DataWarning):  # the classifier's run gives them
-        prepared = prepare(start, "classifier", hardware, teachers=teachers, ready=False)
+        prepared = prepare(chosen, "classifier", hardware, teachers=teachers, ready=False)
     encoder_config = adapt.pretraining_config(prepared)
     _check_usable(_encoder_of(folder), encoder_config)
     learner = make_learner(prepared.model, prepared.config, "classifier", hardware.dtype)
     checkpoints.check_space(folder, learner)  # now, not hours later
-    return start, encoder_config
+    return chosen, encoder_config
 
 
 def _encoder_of(folder: Path) -> Path:
