@@ -20,7 +20,7 @@ from imdb_transformer.config import Config, TokenizerConfig
 from imdb_transformer.data import demo
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer
 from imdb_transformer.errors import ConfigError, RunError
-from imdb_transformer.inference.generate import draw, load, next_logits, spacing_odds, write
+from imdb_transformer.inference.generate import draw, generated_words, load, next_logits, spacing_odds
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.report.summaries import progress
 from imdb_transformer.training.start import training_steps
@@ -85,10 +85,10 @@ def test_an_incomplete_utf8_character_is_left_out() -> None:
 
 def test_the_same_seed_writes_the_same_text_and_another_seed_another(causal: Path) -> None:
     loaded = load(causal)
-    first, again = ("".join(write(*loaded, "This film", num_tokens=30, seed=3)) for _ in range(2))
+    first, again = ("".join(generated_words(*loaded, "This film", num_tokens=30, seed=3)) for _ in range(2))
     assert first == again
     assert first.startswith("This film ")
-    assert first != "".join(write(*loaded, "This film", num_tokens=30, seed=4))
+    assert first != "".join(generated_words(*loaded, "This film", num_tokens=30, seed=4))
 
 
 def test_the_next_token_is_guessed_as_in_training(causal: Path) -> None:
@@ -134,7 +134,7 @@ def test_draws_follow_temperature_and_top_k() -> None:
 
 def test_no_second_space_follows_a_prompt_that_ends_with_one(causal: Path) -> None:
     loaded = load(causal)
-    texts = ["".join(write(*loaded, "The film ", num_tokens=5, seed=seed)) for seed in range(10)]
+    texts = ["".join(generated_words(*loaded, "The film ", num_tokens=5, seed=seed)) for seed in range(10)]
     assert not any(text.startswith("The film  ") for text in texts)
 
 
@@ -146,7 +146,7 @@ def test_a_temperature_without_bound_is_refused_before_anything_is_printed(causa
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
 def test_an_invalid_temperature_is_refused(causal: Path, temperature: float) -> None:
     with pytest.raises(ConfigError, match="0 or more"):
-        next(write(*load(causal), num_tokens=1, temperature=temperature))
+        next(generated_words(*load(causal), num_tokens=1, temperature=temperature))
 
 
 def test_the_command_writes_texts(causal: Path) -> None:

@@ -31,12 +31,12 @@ def generate(
     as_json: options.Json = False,
 ) -> None:
     """Write text with a causal language model. It appears word by word; Ctrl-C stops it."""
-    from imdb_transformer.inference.generate import load, write
+    from imdb_transformer.inference.generate import generated_words, load
 
     loaded = load(path)
     with screen.until_reader_leaves():
         for number in range(seed, seed + num_samples):
-            words = write(
+            words = generated_words(
                 *loaded, prompt, num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=number
             )
             if as_json:

@@ -15,7 +15,8 @@ EncodedReview = NDArray[np.unsignedinteger]
 Lengths = TypeVar("Lengths", int, NDArray[np.int64])
 
 PADDING_MULTIPLE = 16  # the kernels' caches need few distinct lengths; a larger multiple would add padding
-SHORT, SHORT_MULTIPLE = 64, 4  # with multiples of 16, padding would be almost half of a batch of short texts
+# Up to a length of SHORT_BATCH. With multiples of 16, padding would be almost half of a batch of short texts.
+SHORT_BATCH, SHORT_MULTIPLE = 64, 4
 # Of a batch in prediction, with padding. On a CPU its activations fit into the cache. A GPU needs more.
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 
@@ -35,7 +36,7 @@ def batch_length(longest: int) -> int:
     >>> batch_length(10), batch_length(70)
     (12, 80)
     """
-    return padded(longest, SHORT_MULTIPLE if longest <= SHORT else PADDING_MULTIPLE)
+    return padded(longest, SHORT_MULTIPLE if longest <= SHORT_BATCH else PADDING_MULTIPLE)
 
 
 def pad(reviews: Sequence[EncodedReview], *, multiple: int = 0) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from imdb_transformer.data import corpus, encoded
 from imdb_transformer.errors import DataError, RunError, warn
 from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.compare import NORMAL_95, pair_of
-from imdb_transformer.evaluation.evaluate import evaluate, measured, validation_logits
+from imdb_transformer.evaluation.evaluate import evaluate, stored_evaluations, validation_logits
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
 from imdb_transformer.store.files import write_whole
@@ -79,7 +79,7 @@ def baselines_beside(
             holds_out = bool(other.config.data.held_out_fraction)
             same_split = holds_out == bool(opened.config.data.held_out_fraction)
             if is_baseline and same_reviews and same_split and other.folder != opened.folder:
-                before = measured(other, f"best-{split}")  # of this version
+                before = stored_evaluations(other, f"best-{split}")  # of this version
                 now = before[0] if before else evaluate(other.folder, split, data_dir=data_dir)
                 evaluations[str(other.folder)] = now
     return evaluations

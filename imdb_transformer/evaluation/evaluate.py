@@ -81,7 +81,7 @@ def save(predictions: Predictions) -> bool:
     return True
 
 
-def measured(opened: run.Run, name: str) -> list[Evaluation]:
+def stored_evaluations(opened: run.Run, name: str) -> list[Evaluation]:
     """A run's evaluations of its current `best`, oldest first. `name` is a pattern such as `best-*`."""
     evaluations = []
     with suppress(RunError):  # there is no `best` yet

@@ -103,7 +103,7 @@ def explain(predictor: Predictor, text: str, *, method: Method = "pooling") -> E
 
 
 def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) -> Tensor:
-    """(L,) integrated gradients from a blank text (position 0) to this one (1), by the midpoint rule.
+    """(L,) integrated gradients from a blank text (alpha 0) to this one (alpha 1), by the midpoint rule.
 
     Most steps are near zero, because layer norms scale a text that is not quite blank to full size. They are
     computed in fp32: bf16 is too coarse for an integral over small steps.
@@ -112,11 +112,11 @@ def _gradients(model: TransformerModel, ids: Tensor, toward: int, against: int) 
     embedded = embedding.look_up(ids).detach()
     total = torch.zeros_like(embedded)
     middles = (torch.arange(NUM_STEPS, device=ids.device)[:, None, None] + 0.5) / NUM_STEPS
-    positions = middles**POWER  # (S, 1, 1)
+    alphas = middles**POWER  # (S, 1, 1)
     sizes = (torch.linspace(0, 1, NUM_STEPS + 1, device=ids.device) ** POWER).diff()[:, None, None]
     num_at_once = max(1, TOKENS_AT_ONCE // ids.shape[1])
-    for position, size in zip(positions.split(num_at_once), sizes.split(num_at_once), strict=True):
-        scaled = (position * embedded).requires_grad_()  # (S, L, D)
+    for alpha, size in zip(alphas.split(num_at_once), sizes.split(num_at_once), strict=True):
+        scaled = (alpha * embedded).requires_grad_()  # (S, L, D)
         hook = embedding.vectors.register_forward_hook(lambda *_, scaled=scaled: scaled)
         try:
             repeated = ids.expand(len(scaled), -1)

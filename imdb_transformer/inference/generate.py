@@ -49,7 +49,7 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
     return model.to(chosen.device).eval(), tokenizer, chosen
 
 
-def write(
+def generated_words(
     model: LanguageModel, tokenizer: Tokenizer, hardware: Hardware, prompt: str = "", *, num_tokens: int,
     temperature: float = 1.0, top_k: int = 0, seed: int = 0,
 ) -> Iterator[str]:  # fmt: skip

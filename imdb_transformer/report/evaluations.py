@@ -16,7 +16,7 @@ from imdb_transformer.data.sources import HUB_NAME
 from imdb_transformer.errors import command_line, warn
 from imdb_transformer.evaluation.baseline import yardstick_of
 from imdb_transformer.evaluation.compare import Comparison
-from imdb_transformer.evaluation.evaluate import measured
+from imdb_transformer.evaluation.evaluate import stored_evaluations
 from imdb_transformer.evaluation.scores import Accuracy, Evaluation
 from imdb_transformer.report import summaries
 from imdb_transformer.report.layout import markdown_table, markdown_text, percent, read_asset, text_table
@@ -128,7 +128,7 @@ def write_card(opened: run.Run) -> None:
     if run.has_other_readme(opened.reports):
         readme = opened.reports / run.CARD
         warn(f"{readme} is not a model card, and was kept. For a card, rename it and evaluate again")
-    elif evaluations := measured(opened, "best-test"):
+    elif evaluations := stored_evaluations(opened, "best-test"):
         write_whole(opened.reports / run.CARD, card(opened, evaluations[0]).encode())
 
 
@@ -174,7 +174,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
 def _on_other_texts(opened: run.Run) -> str:
     """A table of the evaluations on other reviews than the run's. Files of the same name are numbered."""
     evaluations, names = [], Counter[str]()
-    for each in measured(opened, "best-*"):
+    for each in stored_evaluations(opened, "best-*"):
         if " of " in each.split:
             names[each.split] += 1
             number = f" ({names[each.split]})" if names[each.split] > 1 else ""

@@ -127,9 +127,9 @@ def _figures(by_name: Mapping[str, Predictions], *, of_training: bool = True) ->
 
 def _yardstick(opened: run.Run) -> list[str]:
     """The comparison with a linear model, from the end of the training."""
-    if (measured := yardstick_of(opened.folder)) is None:
+    if (comparison := yardstick_of(opened.folder)) is None:
         return []
-    text = html.escape(summaries.yardstick(measured, str(opened.folder))).replace("\n", "<br>")
+    text = html.escape(summaries.yardstick(comparison, str(opened.folder))).replace("\n", "<br>")
     return ["<h2>Comparison with a linear model, on validation</h2>", f"<p>{text}</p>"]
 
 

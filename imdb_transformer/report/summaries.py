@@ -145,28 +145,28 @@ def class_table(per_class: "Mapping[str, ClassScore]") -> tuple[Sequence[str], S
     return ("class", "precision", "recall", "F1", "support"), rows
 
 
-def yardstick_line(measured: "Yardstick") -> str:
+def yardstick_line(comparison: "Yardstick") -> str:
     """The accuracy of the linear model, and the difference to the run's."""
-    points = [100 * value for value in (measured.difference, measured.low, measured.high)]
+    points = [100 * value for value in (comparison.difference, comparison.low, comparison.high)]
     return (
-        f"a linear model (nb) on the same reviews: {percent(measured.accuracy)}; the run minus the linear "
+        f"a linear model (nb) on the same reviews: {percent(comparison.accuracy)}; the run minus the linear "
         f"model: {points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
 
 
-def yardstick(measured: "Yardstick", folder: str) -> str:
+def yardstick(comparison: "Yardstick", folder: str) -> str:
     """How a run compares with a linear model. If that model or the mean of both is better, how to use it."""
     from imdb_transformer.store.upkeep import unused
 
-    line, fit = yardstick_line(measured), ("baseline", "--config", f"{folder}/config.toml")
-    if measured.together is not None:
+    line, fit = yardstick_line(comparison), ("baseline", "--config", f"{folder}/config.toml")
+    if comparison.together is not None:
         linear = unused(Path(f"{folder}-nb"))
         predict = command_line("predict", "--run", folder, "--run", linear, "a text")
         commands = f"  {command_line(*fit, '--run-dir', linear)}\n  {predict}"
-        return f"{line}\nThe mean of both is better: {percent(measured.together)}. To use it:\n{commands}"
-    if measured.difference >= 0:
+        return f"{line}\nThe mean of both is better: {percent(comparison.together)}. To use it:\n{commands}"
+    if comparison.difference >= 0:
         return line
-    is_better = "is better" if measured.high < 0 else "may be better"
+    is_better = "is better" if comparison.high < 0 else "may be better"
     return f"{line}\nThe linear model {is_better} here. To fit it: {command_line(*fit)}"
 
 

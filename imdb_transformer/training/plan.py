@@ -27,7 +27,7 @@ MIN_TOKENS, MAX_TOKENS = 512, 8192
 # Steps of a training, and its fewest and most epochs. Dropout keeps a set longer from being learnt by heart.
 STEPS_WITHOUT_DROPOUT, STEPS_WITH_DROPOUT = 1000, 1700
 MIN_EPOCHS, MAX_FROM_NOTHING, MAX_FROM_ENCODER = 2, 20, 8
-SHORT = 60  # tokens, about 250 characters; reviews of fewer on average are short
+SHORT_REVIEW = 60  # tokens, about 250 characters; reviews of fewer on average are short
 # With at most so many tokens in a batch, an update of Muon takes a quarter of a step or more. Then an update
 # after every eighth step trains as well (configs/EXPERIMENTS.md).
 FEW_TOKENS, STEPS_PER_UPDATE = 2048, 8
@@ -92,7 +92,7 @@ def _length_of_training(config: Config, train: EncodedSplit, *, knows_text: bool
 
 def are_short(lengths: Sequence[int] | NDArray[np.int64]) -> bool:
     """Whether reviews of these lengths in tokens are short."""
-    return bool(np.mean(lengths) < SHORT)
+    return bool(np.mean(lengths) < SHORT_REVIEW)
 
 
 def steps_per_epoch(train: EncodedSplit, batch_tokens: float) -> float:

@@ -18,7 +18,7 @@ from imdb_transformer.distributed import ALONE, World
 from imdb_transformer.errors import DivergedError
 from imdb_transformer.evaluation.scores import Score, score
 from imdb_transformer.hardware import Hardware
-from imdb_transformer.inference.generate import write
+from imdb_transformer.inference.generate import generated_words
 from imdb_transformer.inference.transformer import outputs_of
 from imdb_transformer.model.language import LanguageModel
 from imdb_transformer.store.checkpoint import Arrays
@@ -181,7 +181,7 @@ def sample(learner: Learner, prepared: Prepared) -> str:
     if not isinstance(model, LanguageModel) or model.spacing is None:
         return ""
     model.eval()
-    return "".join(write(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
+    return "".join(generated_words(model, prepared.tokenizer, prepared.hardware, num_tokens=SAMPLE_TOKENS))
 
 
 @torch.inference_mode()

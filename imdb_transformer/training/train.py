@@ -16,7 +16,7 @@ from imdb_transformer.config import Config
 from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import DataWarning, RunError, check_utf8
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
-from imdb_transformer.evaluation.evaluate import measured
+from imdb_transformer.evaluation.evaluate import stored_evaluations
 from imdb_transformer.evaluation.scores import ClassScore, Score
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.run import Kind
@@ -169,7 +169,7 @@ def result_of(folder: Folder) -> TrainingResult:
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
-        per_class=next((each.per_class for each in measured(opened, "best-validation")), {}),
+        per_class=next((each.per_class for each in stored_evaluations(opened, "best-validation")), {}),
         yardstick=yardstick_of(opened.folder),
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
