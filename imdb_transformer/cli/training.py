@@ -43,7 +43,7 @@ def train_one(
         else:
             runs = trainings(config, folder, teachers=teachers, resume=resume)
         for each, steps in runs:
-            with _encoder_that_reads_first(each) if each != folder else nullcontext():
+            with _adaptation(each) if each != folder else nullcontext():
                 result = _finish(each, steps, world)
         if world.is_first:
             if run.open_run(Path(result.run)).config.data.source == "demo":
@@ -64,7 +64,7 @@ def train_seeds(
         try:
             for folder, steps in seed_trainings(config, base, num_seeds, teachers=teachers, test=test):
                 is_encoder = folder.name.endswith("-encoder")
-                with _encoder_that_reads_first(folder) if is_encoder else nullcontext():
+                with _adaptation(folder) if is_encoder else nullcontext():
                     results.append(_finish(folder, steps, world))
         except Interrupted as stopped:
             message = f"{stopped}\nTo continue with all {num_seeds} seeds, repeat the command."
@@ -75,8 +75,8 @@ def train_seeds(
 
 
 @contextmanager
-def _encoder_that_reads_first(folder: Path) -> Iterator[None]:
-    """Announces the run of an encoder, and says how to go on if it ends early.
+def _adaptation(folder: Path) -> Iterator[None]:
+    """Announces the run in which an encoder is adapted, and says how to go on if it ends early.
 
     The user's command is for a classifier.
     """
@@ -84,7 +84,7 @@ def _encoder_that_reads_first(folder: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        happened = str(stopped).partition(" Continue with:")[0]
+        happened = str(stopped).partition(" Continue with:")[0]  # of the message in training/loop.py
         message = f"{happened} To continue, repeat the command."
         raise Interrupted(message, exit_code=stopped.exit_code) from None
     except DivergedError as error:
