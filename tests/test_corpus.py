@@ -332,6 +332,20 @@ def test_the_only_text_of_a_class_is_learnt_and_a_warning_names_the_class(tmp_pa
     assert counts["test"] == {0: 10, 1: 1, 2: 1}
 
 
+def test_a_split_of_the_source_that_lacks_a_class_gives_a_warning(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    write_jsonl(folder / "train.jsonl", [f"t{i}" for i in range(40)], ["neg", "pos"] * 20)
+    for name in ("validation", "test"):
+        write_jsonl(folder / f"{name}.jsonl", [f"{name}{i}" for i in range(10)], ["pos"] * 10)
+    with pytest.warns(DataWarning) as warned:
+        corpus.ensure(config(folder, tmp_path))
+    assert [str(each.message) for each in warned] == [
+        f"{name} has no text of 1 of 2 classes ('neg'): scores on it say little"
+        for name in ("test", "validation")
+    ]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1), st.sampled_from([0.1, 0.3, 0.5])
 )

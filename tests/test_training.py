@@ -15,7 +15,14 @@ import imdb_transformer
 from imdb_transformer import hardware, load_config
 from imdb_transformer.config import Config, TrainConfig
 from imdb_transformer.data.encoded import EncodedSplit, SplitReport
-from imdb_transformer.errors import ConfigError, DivergedError, Interrupted, ResourceError, RunError
+from imdb_transformer.errors import (
+    ConfigError,
+    DataWarning,
+    DivergedError,
+    Interrupted,
+    ResourceError,
+    RunError,
+)
 from imdb_transformer.evaluation.evaluate import evaluate
 from imdb_transformer.evaluation.scores import ClassScore, Score
 from imdb_transformer.report import summaries
@@ -307,7 +314,10 @@ def test_macro_f1_leaves_out_a_class_that_validation_lacks(tiny: Tiny, tmp_path:
     source.mkdir()
     write_jsonl(source / "train.jsonl", [*texts, "odd"], [*(["neg", "pos"] * 30), "rare"])
     write_jsonl(source / "validation.jsonl", [f"{text}!" for text in texts], ["neg", "pos"] * 30)
-    opened = train(tiny(f"data.source={source}", "train.epochs=1"), tmp_path / "run")
+    with pytest.warns(
+        DataWarning, match=r"validation has no text of 1 of 3 classes \('rare'\): scores on it"
+    ):
+        opened = train(tiny(f"data.source={source}", "train.epochs=1"), tmp_path / "run")
     measured = evaluate(opened.folder, "validation")
     assert measured.per_class["rare"].support == 0
     assert f"macro F1 {measured.f1:.4f}" in summaries.result(result_of(opened.folder))

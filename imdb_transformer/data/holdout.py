@@ -98,11 +98,13 @@ def hold_out(reviews: Reviews, config: DataConfig) -> dict[str, Rows]:
 def _warn_of_held_out(reviews: Reviews, splits: dict[str, Rows], config: DataConfig) -> None:
     """Warns of classes without a held-out text, and if copies make a held-out split too large."""
     num_rows = len(reviews.splits["train"].texts)
-    for name in sorted(splits.keys() - reviews.splits.keys()):
+    for name in [each for each in ("test", "validation") if each in splits]:
         num_held_out, present = len(splits[name].texts), set(splits[name].labels)
+        is_of_source = name in reviews.splits
         if missing := [each for label, each in enumerate(reviews.classes) if label not in present]:
-            warn(f"{name} has no text of {_named(missing, reviews.classes)}: too few of its texts differ")
-        if num_held_out > 2 * share_of(config) * num_rows + len(reviews.classes):
+            reason = "scores on it say little" if is_of_source else "too few of its texts differ"
+            warn(f"{name} has no text of {_named(missing, reviews.classes)}: {reason}")
+        if not is_of_source and num_held_out > 2 * share_of(config) * num_rows + len(reviews.classes):
             warn(
                 f"{name} has {num_held_out:,} of {num_rows:,} reviews, because copies of a text stay together"
             )
