@@ -51,7 +51,7 @@ def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
 
     Raises ConfigError, and TypeError for overrides that are not strings.
     """
-    path, listed = find(name), [overrides] if isinstance(overrides, str) else list(overrides)
+    path, listed = find(name), [overrides] if isinstance(overrides, str) else list(overrides or ())
     if isinstance(overrides, Mapping) or not all(isinstance(each, str) for each in listed):
         raise TypeError("Overrides are strings in a list, such as ['train.epochs=3'].")
     for override in listed:
