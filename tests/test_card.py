@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from imdb_transformer.config import Config
+from imdb_transformer.data import corpus
 from imdb_transformer.errors import DataWarning
 from imdb_transformer.evaluation.baseline import make_baseline
 from imdb_transformer.evaluation.evaluate import evaluate
@@ -45,6 +46,30 @@ def test_eval_on_test_writes_a_model_card_that_the_hub_can_read(trained: Path, t
     body = (folder / "README.md").read_text()
     assert r"| all of other \| texts.jsonl |" in body
     assert "It was not evaluated on other texts." not in body
+
+
+def test_the_card_says_how_many_of_the_reviews_were_learnt(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    opened = run.open_run(folder)
+    learnt = corpus.read_split(corpus.ensure(opened.config.data), "train").texts[:3]
+    other = tmp_path / "other.jsonl"
+    write_jsonl(other, [*learnt, "a text of its own"], ["pos", "neg"] * 2)
+    with pytest.warns(DataWarning, match="3 of these 4 reviews were in training or validation"):
+        shown = imdb_tx("eval", folder, "--source", other).stdout
+    assert "reviews                   4 (3 of them also in training or validation)" in shown
+    assert imdb_tx("eval", folder).exit_code == 0
+    assert (
+        "| all of other.jsonl (3 of them also in training or validation) |"
+        in (folder / "README.md").read_text()
+    )
+
+
+def test_an_unfinished_run_gets_a_note_and_no_card(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("README.md")))
+    run.open_run(folder).write_status("interrupted")
+    with pytest.warns(DataWarning, match="is not finished: it is not calibrated, and gets no model card"):
+        assert imdb_tx("eval", folder).exit_code == 0
+    assert not (folder / "README.md").exists()
 
 
 def test_a_readme_of_the_user_is_no_card_and_stays(trained: Path, tmp_path: Path) -> None:

@@ -107,18 +107,23 @@ def test_three_classes_are_scored() -> None:
 @pytest.mark.parametrize("num_reviews", [3, 30, 3000])
 def test_reviews_without_an_error_leave_room_for_one_among_them(num_reviews: int) -> None:
     """Otherwise they would ask for a temperature of zero, and the first error would cost all."""
-    logits = np.tile([[8.0, 0.0]], (num_reviews, 1))
-    labels = np.zeros(num_reviews, np.int64)
-    best = 8 / np.log(num_reviews + 1)  # the first class has a probability of (N + 1) / (N + 2)
+    labels = np.arange(num_reviews) % 2
+    logits = 8.0 * np.eye(2)[labels]
+    best = 8 / np.log(num_reviews + 1)  # the right class has a probability of (N + 1) / (N + 2)
     without_prior = fit_temperature(logits, labels, usual=best)
     assert without_prior == pytest.approx(best, rel=1e-3)
     assert best < fit_temperature(logits, labels, usual=2 * best) < 2 * best
 
 
 def test_the_doubt_about_a_label_is_shared_by_the_other_classes() -> None:
-    logits = np.tile([[8.0, 0.0, 0.0]], (30, 1))
+    labels = np.arange(30) % 3
     best = 8 / np.log(2 * 31)
-    assert fit_temperature(logits, np.zeros(30, np.int64), usual=best) == pytest.approx(best, rel=1e-3)
+    assert fit_temperature(8.0 * np.eye(3)[labels], labels, usual=best) == pytest.approx(best, rel=1e-3)
+
+
+def test_reviews_of_a_single_class_leave_the_usual_temperature() -> None:
+    logits = np.tile([[8.0, 0.0]], (3000, 1))
+    assert fit_temperature(logits, np.zeros(3000, np.int64), usual=2.0) == 2.0
 
 
 @pytest.mark.parametrize("usual", [1.0, 10.0])

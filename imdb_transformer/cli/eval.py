@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imdb_transformer.cli import options, screen
-from imdb_transformer.errors import ConfigError
+from imdb_transformer.errors import ConfigError, warn
 
 if TYPE_CHECKING:  # heavy: imported in the functions
     from imdb_transformer.evaluation.evaluate import Predictions
@@ -39,7 +39,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on a split of its reviews.
 
-    Writes scores and a page with figures into the run. On test, a classifier also gets a model card.
+    Writes scores and a page with figures into the run. On test, a finished classifier also gets a model card.
     """
     reading = {
         "text_column": text_column, "label_column": label_column, "encoding": encoding, "bad_rows": bad_rows,
@@ -78,6 +78,9 @@ def _write(predictions: "Predictions", baselines: "dict[str, Evaluation]", *, ha
     if not save(predictions):
         return None
     page = pages.write_evaluation(predictions, baselines)
-    if has_card and predictions.run.info.kind == "classifier":
-        evaluations.write_card(predictions.run)
+    opened = predictions.run
+    if opened.info.status != "finished":
+        warn(f"{opened.folder} is not finished: it is not calibrated, and gets no model card")
+    elif has_card and opened.info.kind == "classifier":
+        evaluations.write_card(opened)
     return page

@@ -118,15 +118,17 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     logits = [model.logits(rows.texts) for model in predictor.models]
     calibrated = predictor.log_probabilities(logits)
     raw = predictor.log_probabilities(logits, calibrated=False)
-    slices = _slices(rows.texts, predictor)
+    slices, num_learnt = _slices(rows.texts, predictor), 0
     if source or split == "test":
         is_new = _new_reviews(rows.texts, runs, changes.get("data_dir"))
         if source is None or not is_new.all():
             slices[CLEAN] = is_new
-        if not is_new.all() and (source or not is_new.any()):
-            warn(f"{(~is_new).sum():,} of these {len(is_new):,} reviews were in training or validation")
+        num_learnt = int((~is_new).sum())
+        if num_learnt and (source or not is_new.any()):
+            warn(f"{num_learnt:,} of these {len(is_new):,} reviews were in training or validation")
     evaluation = evaluation_of(
-        calibrated, labels, raw_logits=raw, slices=slices, checkpoint=_names(predictor.models),
+        calibrated, labels, raw_logits=raw, slices=slices, num_learnt=num_learnt,
+        checkpoint=_names(predictor.models),
         split=split if source is None else f"{split} of {Path(source).name}", classes=predictor.classes,
     )  # fmt: skip
     file = _file(predictor.models, split, "" if source is None else corpus.corpus_folder(config).name)

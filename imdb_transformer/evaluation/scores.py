@@ -3,7 +3,7 @@
 Shapes: N reviews, C classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,7 @@ class Evaluation(Accuracy, extra="forbid", frozen=True):
 
     split: str
     checkpoint: str
+    num_learnt: int = 0  # reviews that were in training or validation, too
     loss: float
     """mean cross-entropy in nats, without label smoothing, of the probabilities that `predict` gives"""
     f1: float  # of the second of two classes; with more classes, the mean of those that occur (macro F1)
@@ -92,7 +93,10 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, 
     A normal prior on its logarithm keeps it near `usual`, unless there are hundreds of reviews. Of N labels,
     each counts as right with a probability of (N + 1) / (N + 2) only (Platt 1999, section 2.2). Otherwise a
     few reviews without an error would ask for a temperature of zero, and the first error would cost all.
+    Labels of a single class say nothing of the others: then it is `usual`.
     """
+    if len(np.unique(labels)) < 2:
+        return usual
     exact = logits.astype(np.float64)
     num_reviews, num_classes = exact.shape
     doubt = 1 / (num_reviews + 2)
@@ -106,20 +110,20 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64], *, 
     return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
-def is_uneven(labels: NDArray[np.int64], num_classes: int) -> bool:
+def is_uneven(supports: Sequence[int]) -> bool:
     """Whether accuracy alone says little: there are more than two classes, or one has under 25%."""
-    counts = np.bincount(labels, minlength=num_classes)
-    return num_classes > 2 or bool(counts.min() < 0.25 * len(labels))
+    return len(supports) > 2 or min(supports) < 0.25 * sum(supports)
 
 
 def evaluation_of(
     logits: NDArray[np.floating], labels: NDArray[np.int64], *, split: str, checkpoint: str,
     classes: tuple[str, ...], raw_logits: NDArray[np.floating] | None = None,
-    slices: Mapping[str, NDArray[np.bool_]] | None = None,
+    slices: Mapping[str, NDArray[np.bool_]] | None = None, num_learnt: int = 0,
 ) -> Evaluation:  # fmt: skip
     """All scores of (N, C) logits or log-probabilities, usually calibrated, against labels.
 
-    `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name.
+    `raw_logits` are those before calibration, if there was one. `slices` mark reviews, by name. `num_learnt`
+    of the reviews were in training or validation, too.
     """
     # Not imported at the top: training only needs `score`, and scikit-learn takes a second to load.
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
@@ -138,7 +142,7 @@ def evaluation_of(
     calibrated = _calibration(logits, labels)
     return Evaluation(
         **_accuracy(correct).model_dump(),
-        split=split, checkpoint=checkpoint, classes=classes, loss=calibrated.loss,
+        split=split, checkpoint=checkpoint, classes=classes, num_learnt=num_learnt, loss=calibrated.loss,
         f1=float(figures[2][1] if len(classes) == 2 else figures[2][seen].mean()),
         per_class=per_class, mean_absolute_error=_mean_absolute_error(predicted, labels, classes),
         roc_auc=area, average_precision=precision, slices=parts,

@@ -37,7 +37,7 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     classes, error = evaluation.classes, evaluation.mean_absolute_error
     of_class = f" of {classes[1]}" if len(classes) == 2 else ""
     return [
-        ("reviews", f"{evaluation.num_examples:,}"),
+        ("reviews", f"{evaluation.num_examples:,}{_learnt(evaluation)}"),
         ("accuracy", f"{percent(evaluation.accuracy)} (95% interval {_interval(evaluation)})"),
         (f"F1{of_class}" if of_class else "macro F1", f"{evaluation.f1:.4f}"),
         *([] if error is None else [("mean absolute error", f"{error:.4f}")]),
@@ -47,6 +47,12 @@ def score_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("Brier score", f"{calibrated.brier:.4f} (before calibration {raw.brier:.4f})"),
         ("calibration error", f"{percent(calibrated.ece)} (before calibration {percent(raw.ece)})"),
     ]
+
+
+def _learnt(evaluation: Evaluation) -> str:
+    """How many of the reviews were in training or validation; empty for none."""
+    number = evaluation.num_learnt
+    return f" ({number:,} of them also in training or validation)" if number else ""
 
 
 def confusion_table(evaluation: Evaluation) -> Table:
@@ -178,7 +184,7 @@ def _on_other_texts(opened: run.Run) -> str:
         if " of " in each.split:
             names[each.split] += 1
             number = f" ({names[each.split]})" if names[each.split] > 1 else ""
-            evaluations.append((each.split + number, each))
+            evaluations.append((each.split + number + _learnt(each), each))
     if not evaluations:
         return "It was not evaluated on other texts."
     return markdown_table(*side_by_side("reviews", evaluations))

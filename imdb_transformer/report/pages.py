@@ -95,7 +95,7 @@ def write_evaluation(predictions: Predictions, baselines: Mapping[str, Evaluatio
         _figures({name: predictions}, of_training=not num_others),
         *(html_table(*table) for table in evaluations.evaluation_tables(evaluation, baselines)[1:]),
         *([] if num_others else _yardstick(opened)),
-        f"<h2>The {NUM_ERRORS} worst errors</h2>",
+        "<h2>The worst errors</h2>",
         *_errors(predictions),
         *([] if num_others else _origin(opened)),
     ]

@@ -1,5 +1,7 @@
 """What follows the last step of a training."""
 
+import numpy as np
+
 from imdb_transformer.evaluation import scores
 from imdb_transformer.evaluation.baseline import write_yardstick
 from imdb_transformer.evaluation.evaluate import predict_split, save, validation_logits
@@ -39,6 +41,6 @@ def _measure(opened: run.Run) -> run.Run:
     if opened.config.train.yardstick:
         write_yardstick(opened, logits / temperature, labels)
     opened = opened.write_info(temperature=temperature)
-    if scores.is_uneven(labels, len(opened.info.classes)):
+    if scores.is_uneven(np.bincount(labels, minlength=len(opened.info.classes)).tolist()):
         save(predict_split([opened.folder], "validation"))
     return opened

@@ -17,7 +17,7 @@ from imdb_transformer.distributed import process_group
 from imdb_transformer.errors import DataWarning, RunError, check_utf8
 from imdb_transformer.evaluation.baseline import Yardstick, yardstick_of
 from imdb_transformer.evaluation.evaluate import stored_evaluations
-from imdb_transformer.evaluation.scores import ClassScore, Score
+from imdb_transformer.evaluation.scores import ClassScore, Score, is_uneven
 from imdb_transformer.store import checkpoint, run
 from imdb_transformer.store.run import Kind
 from imdb_transformer.store.upkeep import prune_run
@@ -153,13 +153,15 @@ def _check_usable(encoder: Path, config: Config) -> None:
         except (RunError, NotADirectoryError):
             raise RunError(
                 f"An encoder would be trained in {encoder}, but something else is there. If you began it "
-                "with other settings, repeat that command. Or delete it, or name another --run-dir."
+                "with other settings or reviews, continue with them. Or delete it, or name another --run-dir."
             ) from None
 
 
 def result_of(folder: Folder) -> TrainingResult:
     """The result of a run, from its last checkpoint. `folder` may be its checkpoint `previous`."""
     opened, _ = run.locate(Path(folder))
+    per_class = next((each.per_class for each in stored_evaluations(opened, "best-validation")), {})
+    is_shown = per_class and is_uneven([each.support for each in per_class.values()])
     name: run.CheckpointName = "best" if opened.info.pruned else run.LAST
     meta = checkpoint.read_meta(opened.checkpoint(name), tokenizer_hash=opened.info.tokenizer_hash)
     counters = checkpoints.counters_of(opened.info.counters or meta.counters)
@@ -169,7 +171,7 @@ def result_of(folder: Folder) -> TrainingResult:
         best_step=counters.best_step,
         num_steps=counters.step,
         validation=counters.best,
-        per_class=next((each.per_class for each in stored_evaluations(opened, "best-validation")), {}),
+        per_class=per_class if is_shown else {},
         yardstick=yardstick_of(opened.folder),
         train_seconds=round(counters.train_seconds, 3),
         tokens_per_second=round(counters.num_tokens / max(counters.step_seconds, 1e-9), 1),
