@@ -27,7 +27,7 @@ from imdb_transformer import load_config
 from imdb_transformer.data import corpus
 from imdb_transformer.data.encoded import rows_of
 from imdb_transformer.data.reviews import Rows
-from imdb_transformer.evaluation.evaluate import measured
+from imdb_transformer.evaluation.evaluate import stored_evaluations
 from imdb_transformer.inference.linear import fit
 from imdb_transformer.store import run
 from imdb_transformer.store.run import Weighting
@@ -58,7 +58,7 @@ def point_of(spec: str) -> Point:
         (datetime.fromisoformat(each.info.ended) - datetime.fromisoformat(each.info.started)).total_seconds()
         for each in runs
     )
-    (evaluation,) = measured(runs[0], "best-test")
+    (evaluation,) = stored_evaluations(runs[0], "best-test")
     return Point(name, seconds / 60, evaluation.accuracy)
 
 

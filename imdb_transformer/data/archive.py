@@ -120,7 +120,7 @@ def _holds_reviews(folder: Path, root: Path) -> bool:
     return len({file.parent for file in texts}) > 1 and len(texts) >= TEXTS_PER_TABLE * num_tables
 
 
-def read_tree(root: Path, classes: Sequence[str] = (), *, encoding: str, bad_row: BadRow) -> Reviews:
+def read_tree(root: Path, classes: Sequence[str], *, encoding: str, bad_row: BadRow) -> Reviews:
     """Reviews of a `{train,validation,test}/CLASS/*.txt` tree, such as the unpacked archive.
 
     `bad_row` is called for each file that is not in the encoding, or in a class that train lacks. If it

@@ -227,7 +227,7 @@ def class_names(schema: pa.Schema, column: str) -> list[str] | None:
 
 def with_text(
     blocks: Iterable[NumberedRows], column: str, origin: Path | str, *,
-    bad_row: BadRow = refuse, may_be_blank: bool,
+    bad_row: BadRow, may_be_blank: bool,
 ) -> Iterator[NumberedRows]:  # fmt: skip
     """The rows with a text of at most `MAX_REVIEW_BYTES`. `bad_row` is called for the others."""
     from pyarrow import compute

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 WIDTH, HEIGHT, SQUARE = 380, 230, 330
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 24, 34  # margins
 COLOURS = 6
+MOST_STEPS = 6  # between the ticks of an axis
 LABEL_DISTANCE = 13
 
 Point = tuple[float, float]
@@ -68,7 +69,7 @@ def line_chart(
     return f'<svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{drawing}</svg>'
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Evenly spaced round numbers, from at most `low` to at least `high`.
 
     >>> ticks(0, 361), ticks(94.2, 96.7)
@@ -76,7 +77,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """
     if high <= low:
         high = low + 1
-    rough = (high - low) / most
+    rough = (high - low) / MOST_STEPS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
