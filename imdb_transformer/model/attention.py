@@ -44,9 +44,7 @@ class SelfAttention(nn.Module):
             q, k = rotate(q, rotation), rotate(k, rotation)
         q = q * (1 / math.sqrt(self.head_width))
         if self.windowed:
-            num_groups, size, _ = (
-                bias.shape
-            )  # of short reviews, smaller groups than the config's radius gives
+            num_groups, size, _ = bias.shape  # short reviews have smaller groups
             q, k, v = (packed(heads, num_groups * size) for heads in (q, k, v))
             q = q.unflatten(1, (num_groups, size))
             k, v = windows(k, size), windows(v, size)

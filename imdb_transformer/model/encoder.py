@@ -84,11 +84,9 @@ class Embedding(nn.Module):
     def look_up(self, ids: Tensor) -> Tensor:
         """(B, L) ids -> (B, L, D): each token's vector, plus that of the bigram that ends with it."""
         x = self.tokens(ids)
-        return (
-            x
-            if self.bigrams is None
-            else x + self.bigrams(bigram_buckets(ids, self.bigrams.num_embeddings - 1))
-        )
+        if self.bigrams is not None:
+            x = x + self.bigrams(bigram_buckets(ids, self.bigrams.num_embeddings - 1))
+        return x
 
 
 def bigram_buckets(ids: Tensor, num_buckets: int) -> Tensor:
