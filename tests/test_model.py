@@ -12,7 +12,7 @@ from imdb_transformer.config import ModelConfig
 from imdb_transformer.model import plain
 from imdb_transformer.model.attention import windows
 from imdb_transformer.model.classifier import Classifier
-from imdb_transformer.model.encoder import Block, Encoder, bigram_buckets
+from imdb_transformer.model.encoder import Block, Encoder, buckets
 
 SMALL = ModelConfig(
     width=12,
@@ -121,13 +121,13 @@ def with_random_vectors(model: Classifier) -> Classifier:
 
 def test_a_bigram_is_hashed_with_its_order_and_padding_has_none() -> None:
     ids = torch.tensor([[5, 9, 5, 9, 9, 5, 0, 0], [9, 5, 9, 9, 0, 0, 0, 0]])
-    buckets = bigram_buckets(ids, 65_536)
-    assert buckets[0, 1] == buckets[0, 3] == buckets[1, 2]
-    assert buckets[0, 2] == buckets[0, 5] == buckets[1, 1]
-    assert buckets[0, 4] == buckets[1, 3]
-    distinct = [buckets[0, 0], buckets[0, 1], buckets[0, 2], buckets[0, 4], buckets[1, 0]]
+    hashes = buckets(ids, 65_536)
+    assert hashes[0, 1] == hashes[0, 3] == hashes[1, 2]
+    assert hashes[0, 2] == hashes[0, 5] == hashes[1, 1]
+    assert hashes[0, 4] == hashes[1, 3]
+    distinct = [hashes[0, 0], hashes[0, 1], hashes[0, 2], hashes[0, 4], hashes[1, 0]]
     assert len(set(map(int, distinct))) == 5
-    assert torch.equal(buckets == 0, ids == 0)
+    assert torch.equal(hashes == 0, ids == 0)
 
 
 def test_bigrams_of_a_large_vocabulary_fill_all_buckets_evenly() -> None:
@@ -135,10 +135,10 @@ def test_bigrams_of_a_large_vocabulary_fill_all_buckets_evenly() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 1_000_000, (1, 100_000), generator=generator)
     ids[0, :2] = 999_999
-    buckets = bigram_buckets(ids, 1000)[0]
+    hashes = buckets(ids, 1000)[0]
     hashed = (1_640_531_527 * 999_999 + 1_013_904_223 * 999_999) % (2**31 - 1) % 1000
-    assert buckets[1] == 1 + hashed
-    counts = buckets.bincount(minlength=1001)[1:]
+    assert hashes[1] == 1 + hashed
+    counts = hashes.bincount(minlength=1001)[1:]
     assert counts.min() > 50
     assert counts.max() < 150
 

@@ -116,8 +116,7 @@ class _Windows(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, x: Tensor, size: int) -> Tensor:
         heads, length, width = x.shape
-        radius = size // 2
-        padded = F.pad(x.reshape(-1, width), (0, 0, radius, radius))
+        padded = F.pad(x.reshape(-1, width), (0, 0, size // 2, size // 2))
         shape = (heads, length // size, 2 * size, width)
         strides = (length * width, size * width, width, 1)
         return padded.as_strided(shape, strides).contiguous()

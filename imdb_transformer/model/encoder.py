@@ -84,12 +84,10 @@ class Embedding(nn.Module):
     def look_up(self, ids: Tensor) -> Tensor:
         """(B, L) ids -> (B, L, D): each token's vector, plus that of the bigram that ends with it."""
         x = self.tokens(ids)
-        if self.bigrams is not None:
-            x = x + self.bigrams(bigram_buckets(ids, self.bigrams.num_embeddings - 1))
-        return x
+        return x if self.bigrams is None else x + self.bigrams(buckets(ids, self.bigrams.num_embeddings - 1))
 
 
-def bigram_buckets(ids: Tensor, num_buckets: int) -> Tensor:
+def buckets(ids: Tensor, num_buckets: int) -> Tensor:
     """(B, L) ids -> (B, L): the bucket, from 1 on, of each token and the one before it; 0 for padding.
 
     A product and two remainders hash the pair (Carter and Wegman 1979). The first token follows padding.

@@ -35,7 +35,7 @@ def encoder(ids: Ids, weights: Weights, config: ModelConfig) -> Array:
     """(L,) ids -> (L, D) features (Vaswani et al. 2017, section 3)."""
     x = weights["encoder.embedding.tokens.weight"][ids]
     if config.bigram_buckets:
-        x = x + weights["encoder.embedding.bigrams.weight"][bigram_buckets(ids, config.bigram_buckets)]
+        x = x + weights["encoder.embedding.bigrams.weight"][buckets(ids, config.bigram_buckets)]
     if config.embedding_scale:
         x = x * math.sqrt(config.width)
     if config.positions == "sinusoidal":
@@ -47,7 +47,7 @@ def encoder(ids: Ids, weights: Weights, config: ModelConfig) -> Array:
     return norm(x, weights, "encoder.final_norm") if config.norm == "pre" else x
 
 
-def bigram_buckets(ids: Ids, num_buckets: int) -> Ids:
+def buckets(ids: Ids, num_buckets: int) -> Ids:
     """The bucket of each id and the one before it (Carter and Wegman 1979); 0 stands before the first id."""
     before = np.concatenate([[0], ids[:-1]])
     return 1 + (FIRST * before + SECOND * ids) % PRIME % num_buckets
