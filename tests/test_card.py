@@ -121,6 +121,16 @@ def test_the_card_of_a_run_of_the_package_has_commands_that_work_beside_it(train
     assert 'imdb-tx predict --run . "' in card(run.open_run(trained), evaluation)
 
 
+def test_only_a_run_that_began_with_random_weights_is_tagged_as_trained_from_scratch(trained: Path) -> None:
+    opened, evaluation = run.open_run(trained), evaluate(trained)
+    started = opened._replace(config=opened.config.replaced("train", init_from="imdb-encoder"))
+    tagged = [
+        "trained-from-scratch" in (ModelCard(card(each, evaluation)).data.tags or ())
+        for each in (opened, started)
+    ]
+    assert tagged == [True, False]
+
+
 def test_a_card_neither_names_folders_nor_contains_markup_of_a_class(trained: Path) -> None:
     opened = run.open_run(trained)
     evaluation = evaluate(trained, "validation").model_copy(update={

@@ -193,6 +193,9 @@ def _on_other_texts(opened: run.Run) -> str:
 def _head(name: str, evaluation: Evaluation, opened: run.Run) -> str:
     """The YAML head; the hub shows its scores beside the model."""
     is_imdb = opened.config.data.source == "hub"
+    is_from_scratch = opened.is_shipped or not opened.config.train.init_from
+    tags = ["sentiment-analysis" if is_imdb else "text-classification"]
+    tags += ["trained-from-scratch"] if is_from_scratch else []
     data_type, data_name = (HUB_NAME, "IMDB") if is_imdb else ("own", "own")
     scores = {"accuracy": evaluation.accuracy, "f1": evaluation.f1}
     results = [
@@ -201,8 +204,8 @@ def _head(name: str, evaluation: Evaluation, opened: run.Run) -> str:
         for score, value in scores.items()
     ]  # fmt: skip
     data = ModelCardData(
-        library_name="imdb-tx", pipeline_tag="text-classification", model_name=name, eval_results=results,
-        tags=["sentiment-analysis" if is_imdb else "text-classification", "trained-from-scratch"],
+        library_name="imdb-tx", pipeline_tag="text-classification", tags=tags, model_name=name,
+        eval_results=results,
         language="en" if is_imdb else None, datasets=[HUB_NAME] if is_imdb else None,
         license="mit" if opened.is_shipped else None, metrics=list(scores),
     )  # fmt: skip
