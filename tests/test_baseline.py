@@ -271,7 +271,8 @@ def test_the_comparison_names_the_commands_that_use_both_models(
 def test_the_comparison_names_the_command_that_fits_a_better_linear_model() -> None:
     better = Yardstick(accuracy=0.8, difference=0.0123, low=-0.001, high=0.02)
     told = summaries.yardstick(better, "runs/a b")
-    assert "80.00%; the run minus the linear model: +1.23 points (95% interval -0.10 to +2.00)" in told
+    assert "has 80.00% on the same reviews; the run minus the linear model: +1.23 points (95% " in told
+    assert "(95% interval -0.10 to +2.00)" in told
     assert "imdb-tx baseline" not in told
     worse = Yardstick(accuracy=0.8, difference=-0.0123, low=-0.02, high=0.001)
     told = summaries.yardstick(worse, "runs/a b")

@@ -157,7 +157,7 @@ def card(opened: run.Run, evaluation: Evaluation) -> str:
     attention = f"windowed (radius {model.radius})" if model.radius else "full"
     comparison = "It was not compared."
     if yardstick is not None:
-        comparison = f"On the validation reviews: {summaries.yardstick_line(yardstick)}."
+        comparison = f"On validation, {summaries.yardstick_line(yardstick)}."
     return read_asset("card.md").format(
         head=_head(name, evaluation, opened),
         name=markdown_text(name),

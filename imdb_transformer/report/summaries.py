@@ -149,8 +149,8 @@ def yardstick_line(comparison: "Yardstick") -> str:
     """The accuracy of the linear model, and the difference to the run's."""
     points = [100 * value for value in (comparison.difference, comparison.low, comparison.high)]
     return (
-        f"a linear model (nb) on the same reviews: {percent(comparison.accuracy)}; the run minus the linear "
-        f"model: {points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
+        f"a linear model (nb) has {percent(comparison.accuracy)} on the same reviews; the run minus the "
+        f"linear model: {points[0]:+.2f} points (95% interval {points[1]:+.2f} to {points[2]:+.2f})"
     )
 
 
