@@ -1,10 +1,7 @@
 """Progress bars, notes and errors of a command, and its end.
 
 The first word of a note or an error has a colour. A signal becomes an exception, and an exception becomes a
-sentence and an exit code:
-
-0 done; 1 a defect of this program; 2 usage or config; 3 data; 4 run or checkpoint; 5 training diverged;
-6 out of disk or memory, or a file that cannot be written; 129, 130 and 143 interrupted; 141 the reader left.
+sentence and an exit code (`errors.py`).
 """
 
 import os

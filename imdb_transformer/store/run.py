@@ -1,19 +1,6 @@
 """A run directory: what a training and `eval` write. It still predicts when moved to another machine.
 
-config.toml        the whole resolved config
-tokenizer.json     text to ids (a linear model: ngrams.txt)
-run.json           kind, status, classes, hashes (`RunInfo`)
-environment.json   versions, hardware, command line
-metrics.jsonl      one JSON object for each step and each validation
-soft_labels.npy    a teacher's probabilities of the unlabelled reviews, if it had a teacher
-README.md          the model card, after an evaluation on test
-model.onnx         the run as one file, after `imdb-tx export`
-checkpoints/best   the weights to use
-checkpoints/last   `--resume` continues from it;  checkpoints/previous   the checkpoint before it
-yardstick.json     the comparison with a linear model on validation
-evaluation/        results of `imdb-tx eval`, a JSON file for each, and pages for other reviews
-report.html        a page about the training, or about the last evaluation
-tensorboard/       the metrics for TensorBoard, if it is installed
+"Files of a run" in `cli/README.md` says what each of its files is.
 """
 
 import json
