@@ -26,7 +26,7 @@ from imdb_transformer.data.reviews import (
     RowsBySplit,
     from_label_names,
 )
-from imdb_transformer.data.rows import check_encoding, encoding_of, undecodable
+from imdb_transformer.data.rows import encoding_of, undecodable
 from imdb_transformer.data.tables import is_table
 from imdb_transformer.errors import DataError, is_utf8, reason_of, warn
 from imdb_transformer.progress import tracked
@@ -180,7 +180,6 @@ def _collect(
     files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: BadRow,
     classes: Sequence[str] = (),
 ) -> Reviews:  # fmt: skip
-    check_encoding(encoding)
     rows: RowsBySplit = {}
     names: dict[str, str] = {}  # of the folder of each split
     for path, content in files:

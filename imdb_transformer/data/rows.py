@@ -71,20 +71,18 @@ def iter_lines(file: Any, encoding: str, origin: object, *, may_be_long: bool = 
         yield lines
 
 
-def check_encoding(encoding: str) -> str:
-    """Python's name of an encoding. Raises ConfigError if there is no such encoding of text."""
+def encoding_of(content: bytes, encoding: str) -> str:
+    """The encoding of a file that begins with `content`: a byte order mark overrides `encoding`.
+
+    Raises ConfigError if there is no such encoding of text.
+    """
     try:
         "".encode(encoding)  # also refuses codecs that are not text encodings
-        return codecs.lookup(encoding).name
     except LookupError:
         usual = "utf-8, cp1252 (Windows) and utf-16 are usual"
         raise ConfigError(f"{encoding!r} is not an encoding; {usual}.") from None
-
-
-def encoding_of(content: bytes, encoding: str) -> str:
-    """The encoding of a file that begins with `content`: a byte order mark overrides `encoding`."""
-    usual = check_encoding(encoding)
-    name = next((other for mark, other in BYTE_ORDER_MARKS.items() if content.startswith(mark)), usual)
+    marked = (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark))
+    name = next(marked, codecs.lookup(encoding).name)
     return "utf-8-sig" if name == "utf-8" else name
 
 
