@@ -41,7 +41,6 @@ TIMEOUT_SECONDS = 30
 UNLABELLED_FOLDERS = ("unsup", "unsupervised", "unlabelled", "unlabeled")  # the first: the official archive
 REVIEW = re.compile(rf"(?:^|/)({'|'.join([*SPLITS, *SPLIT_ALIASES])})/[^/]+/[^/]+\.txt$", re.IGNORECASE)
 TEXTS_PER_TABLE = 10  # fewer texts beside a table are not the reviews
-READING = "reading file"
 
 
 def is_url(source: str) -> bool:
@@ -70,7 +69,7 @@ def read_archive(file: BinaryIO, origin: str, *, encoding: str, bad_row: BadRow)
         file.seek(0)
         stream = _Guarded(gzip.GzipFile(fileobj=file) if is_gzip else file, origin)  # type: ignore[arg-type]
         with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
-            reviews = _collect(tracked(_members(archive, stream, origin), READING), origin, encoding, bad_row)
+            reviews = _collect(_members(archive, stream, origin), origin, encoding, bad_row)
         while stream.read(READ_LIMIT):  # to the end: gzip's checksum comes last
             pass
         return reviews
@@ -142,10 +141,8 @@ def read_tree(root: Path, classes: Sequence[str], *, encoding: str, bad_row: Bad
         elif is_beside and path.is_file():
             others.append(path)
     warn_of_unread(root, others, "In the folder of a split, only CLASS/*.txt is read.")
-    files = (
-        (path.relative_to(root).as_posix(), _content(path)) for path in tracked(paths, READING, len(paths))
-    )
-    return _collect(files, str(root), encoding, bad_row, classes)
+    files = ((path.relative_to(root).as_posix(), _content(path)) for path in paths)
+    return _collect(files, str(root), encoding, bad_row, classes, num_files=len(paths))
 
 
 def _content(path: Path) -> bytes:
@@ -178,11 +175,11 @@ def _members(archive: tarfile.TarFile, stream: _Guarded, origin: str) -> Iterato
 
 def _collect(
     files: Iterable[tuple[str, bytes]], origin: str, encoding: str, bad_row: BadRow,
-    classes: Sequence[str] = (),
+    classes: Sequence[str] = (), num_files: int | None = None,
 ) -> Reviews:  # fmt: skip
     rows: RowsBySplit = {}
     names: dict[str, str] = {}  # of the folder of each split
-    for path, content in files:
+    for path, content in tracked(files, "reading file", num_files):
         split, folder = path.split("/")[-3:-1]
         if not is_utf8(folder):
             raise DataError(f"{origin}: the name of the folder {folder} is not UTF-8. Rename it.")
