@@ -100,8 +100,8 @@ class _Guarded:
         return self.last_read
 
 
-def root_of_tree(folder: Path, split: str = "train") -> Path | None:
-    """The folder with `train/CLASS/*.txt`, or another split, below it: `folder` itself or its `aclImdb`."""
+def root_of_tree(folder: Path, split: str) -> Path | None:
+    """The folder with `SPLIT/CLASS/*.txt` below it: `folder` itself or its `aclImdb`."""
     roots = (folder, folder / "aclImdb")
     folders = ((root, path) for root in roots if root.is_dir() for path in sorted(root.iterdir()))
     return next(

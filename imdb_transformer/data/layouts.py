@@ -32,7 +32,6 @@ READ_SUFFIXES = (*tables.TABLE_SUFFIXES, ".gz", ".txt", "readme.md")
 
 LABELLED_SPLITS = ("test", "validation", "train")
 ALL = "all"  # labelled splits of one source, together
-BY_NAME = "The names of the others say which split they are."
 STORED = ("encoded", "tokenizers")  # in the folder for stored corpora
 # A stored corpus, in any folder.
 CORPUS, MANIFEST = re.compile(r".*-[0-9a-f]{8}"), "manifest.json"
@@ -124,14 +123,7 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     return files
 
 
-def advice_on_arrow(folder: Path) -> str:
-    """What to do with a folder that `datasets` wrote by `save_to_disk`; empty for any other folder."""
-    if not any(folder.glob("**/*.arrow")):
-        return ""
-    return " save_to_disk wrote it; write each split by to_parquet instead, such as train.parquet."
-
-
-def warn_of_unread(folder: Path, files: Iterable[Path], reason: str = BY_NAME) -> None:
+def warn_of_unread(folder: Path, files: Iterable[Path], reason: str) -> None:
     """Names the files of a folder that are not read, if there are any."""
     if names := ", ".join(sorted(str(path.relative_to(folder)) for path in files)):
         warn(f"{folder}: not read: {names:.200}. {reason}")

@@ -34,6 +34,7 @@ HUB_NAME = "stanfordnlp/imdb"
 
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
+ADVICE_ON_ARROW = " save_to_disk wrote it; write each split by to_parquet instead, such as train.parquet."
 SAME_COLUMNS = (
     " The tables of a folder must have the same column names. If this one has no labels, name {} as the "
     "source instead of the folder."
@@ -92,9 +93,10 @@ def _read(config: DataConfig, classes: Sequence[str], bad_row: BadRow) -> Review
 
 def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_row: BadRow) -> Reviews:
     """Reviews of the official archive's folder, of tables by split, of one table, or of the hub's layout."""
-    root = archive.root_of_tree(folder) or (archive.root_of_tree(folder, "test") if classes else None)
+    needed = ("train", "test") if classes else ("train",)  # one of them
+    root = next(filter(None, (archive.root_of_tree(folder, split) for split in needed)), None)
     beside = [path for path in folder.iterdir() if layouts.split_of_name(path) and tables.is_table(path)]
-    if root and not {*map(layouts.split_of_name, beside)} & ({"train", "test"} if classes else {"train"}):
+    if root and not set(needed).intersection(map(layouts.split_of_name, beside)):
         layouts.warn_of_unread(folder, beside, "train/CLASS folders are read instead.")
         return archive.read_tree(root, classes, encoding=config.encoding, bad_row=bad_row)
     files = layouts.tables_by_split(folder, Path(config.data_dir))
@@ -104,7 +106,8 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
     unnamed = files.pop("", [])
     if not files and not unnamed:
         problem = f"it has no train/CLASS/*.txt files and no tables ({tables.ENDINGS})"
-        raise DataError(f"{folder} is not a source: {problem}.{layouts.advice_on_arrow(folder)}")
+        has_arrow = any(folder.glob("**/*.arrow"))
+        raise DataError(f"{folder} is not a source: {problem}.{ADVICE_ON_ARROW if has_arrow else ''}")
     are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
     if unnamed and files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
         files["train"] = unnamed
@@ -112,9 +115,9 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
         names = ", ".join(path.name for path in unnamed[:10])
         advice = "Name one of them as the source, or rename them to train and test."
         raise DataError(f"{folder} has several tables and none is called train: {names}. {advice}")
-    read_files = {*chain(*files.values())}
     others = [path for path in folder.iterdir() if layouts.split_of_name(path) and path.is_file()]
-    layouts.warn_of_unread(folder, {*unnamed, *others} - read_files)
+    unread = {*unnamed, *others}.difference(*files.values())
+    layouts.warn_of_unread(folder, unread, "The names of the others say which split they are.")
     return _read_tables(files, config, classes, bad_row)
 
 
