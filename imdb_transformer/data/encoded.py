@@ -71,14 +71,13 @@ class EncodedSplit(NamedTuple):
 
 def concatenated(splits: Sequence[EncodedSplit]) -> EncodedSplit:
     """The reviews of several splits as one, in their order."""
-    starts = np.cumsum([0, *(len(split.ids) for split in splits)])
-    offsets = [split.offsets[1:] + start for split, start in zip(splits, starts[:-1], strict=True)]
-    counts = np.array([list(split.report.model_dump().values()) for split in splits]).sum(0)
+    lengths = np.concatenate([split.lengths for split in splits])
+    counts = {name: sum(getattr(each.report, name) for each in splits) for name in SplitReport.model_fields}
     return EncodedSplit(
         ids=np.concatenate([split.ids for split in splits]),
-        offsets=np.concatenate([np.zeros(1, np.int64), *offsets]),
+        offsets=np.concatenate([[0], lengths.cumsum()]),
         labels=np.concatenate([split.labels for split in splits]),
-        report=SplitReport(**dict(zip(SplitReport.model_fields, counts.tolist(), strict=True))),
+        report=SplitReport(**counts),
     )
 
 
