@@ -131,10 +131,9 @@ def warn_of_unread(folder: Path, files: Iterable[Path], reason: str) -> None:
 
 def is_read(name: Path) -> bool:
     """Whether a file in a folder is a table, or `unsupervised.txt`, with a review on each line."""
-    is_text = len(name.parts) == 1 and name.suffix.lower() == ".txt"
-    return (tables.is_table(name) and name.name not in DESCRIPTIONS) or (
-        is_text and split_of_name(name) == "unsupervised"
-    )
+    if tables.is_table(name):
+        return name.name not in DESCRIPTIONS
+    return len(name.parts) == 1 and name.suffix.lower() == ".txt" and split_of_name(name) == "unsupervised"
 
 
 def split_of(name: Path) -> str:

@@ -68,9 +68,8 @@ def _is_windows_text(path: Path, encoding: str) -> bool:
         return False
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         data = file.read(READ_BYTES)
-    if data.startswith(tuple(BYTE_ORDER_MARKS)):
-        return False
-    return _can_decode(data, WINDOWS) and not _can_decode(data, encoding)
+    has_mark = data.startswith(tuple(BYTE_ORDER_MARKS))
+    return not has_mark and _can_decode(data, WINDOWS) and not _can_decode(data, encoding)
 
 
 def _can_decode(data: bytes, encoding: str) -> bool:
