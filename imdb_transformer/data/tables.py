@@ -118,7 +118,7 @@ def _text_blocks(names: Sequence[str], texts: Iterable[rows.Row | None]) -> Iter
     """The schema, then blocks whose columns are all text: an id 007 stays 007."""
     schema = pa.schema([(name, pa.string()) for name in names])
     yield schema
-    yield from (_as_block(part, schema) for part in in_chunks(texts, BLOCK_ROWS, BLOCK_BYTES, _size_of))
+    yield from (_as_block(part, schema) for part in _parts(texts))
 
 
 def _json_blocks(
@@ -128,7 +128,7 @@ def _json_blocks(
 
     Columns that are not `wanted` are empty: they may hold anything in the file.
     """
-    parts = in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of)
+    parts = _parts(records)
     first = next(parts, [])
     schema = schema or schema_of([first], wanted)
     yield schema
@@ -146,11 +146,12 @@ def _json_schema(path: Path, encoding: str, wanted: Iterable[str] | None) -> pa.
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         lines = chain.from_iterable(rows.iter_lines(file, encoding, path, may_be_long=True))
         records = read_json(lines, encoding, lambda *_: None)  # bad rows are reported when they are read
-        return schema_of(in_chunks(records, BLOCK_ROWS, BLOCK_BYTES, _size_of), wanted)
+        return schema_of(_parts(records), wanted)
 
 
-def _size_of(row: rows.Row) -> int:
-    return sum(map(len, map(str, row[1].values())))
+def _parts(numbered: Iterable[rows.Row | None]) -> Iterator[list[rows.Row]]:
+    """The rows of each block."""
+    return in_chunks(numbered, BLOCK_ROWS, BLOCK_BYTES, lambda row: sum(map(len, map(str, row[1].values()))))
 
 
 def _as_block(part: list[rows.Row], schema: pa.Schema) -> NumberedRows:
