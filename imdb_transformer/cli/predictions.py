@@ -187,9 +187,9 @@ def write_rows(request: Request, source: Path, output: Path, *, resume: bool, fo
         table_formats.check_output(output, schema, source, force=force)
         predictor = load(request, exact=not source.is_file())
         classes = predictor.classes if request.each_class else ()
-        if column in predicted_tables.added_columns(classes):
+        if column in (added := predicted_tables.added_columns(classes)):
             raise ConfigError(f"The predictions would replace the reviews: rename their column {column!r}.")
-        if replaced := [name for name in schema.names if name in predicted_tables.added_columns(classes)]:
+        if replaced := [name for name in schema.names if name in added]:
             screen.note(f"note: the predictions replace these columns of the input: {', '.join(replaced)}")
         call = predicted_tables.describe_call(predictor, source, column, encoding, classes)
         written = predicted_tables.write_predictions(
