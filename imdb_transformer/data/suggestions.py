@@ -42,7 +42,7 @@ def suggested_options(path: Path, encoding: str, text_column: str, label_column:
     missing = [option for option, column in wanted.items() if column not in rows.schema.names]
     if not missing:
         return ""
-    if suffix_of(path) in (*DELIMITED, ".xlsx") and _is_row(rows.schema.names, rows):
+    if suffix_of(path) in (*DELIMITED, ".xlsx") and _is_row(rows):
         return " The first line seems to be a review: it must name the columns."
     text = text_column if text_column in rows.schema.names else _text_like(rows)
     labels = _label_like(rows, text)
@@ -80,13 +80,13 @@ def _can_decode(data: bytes, encoding: str) -> bool:
     return True
 
 
-def _is_row(names: list[str], rows: pa.RecordBatch) -> bool:
+def _is_row(rows: pa.RecordBatch) -> bool:
     """Whether the names of columns are rather a row: one is repeated below it, or is alone and long.
 
     In a survey, all answered cells of a column may repeat its name. Such a name is no review.
     """
+    names, values = rows.schema.names, map(_values, rows.columns)
     is_text = len(names) == 1 and len(names[0].split()) > MAX_NAME_WORDS
-    values = [_values(rows.column(i)) - {None, ""} for i in range(len(names))]
     return is_text or any(name in each and len(each) > 1 for name, each in zip(names, values, strict=True))
 
 
@@ -102,18 +102,14 @@ def _text_like(rows: pa.RecordBatch) -> str | None:
 
 def _label_like(rows: pa.RecordBatch, text: str | None) -> list[str]:
     """The columns with few different values."""
-    similar = []
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if name != text and name and not pa.types.is_nested(column.type):
-            num_values = len(_values(column) - {None, ""})
-            if 2 <= num_values <= min(MAX_CLASSES, len(column) // MIN_ROWS_PER_CLASS):
-                similar.append(name)
-    return similar
+    most = min(MAX_CLASSES, rows.num_rows // MIN_ROWS_PER_CLASS)
+    columns = zip(rows.schema.names, rows.columns, strict=True)
+    return [name for name, column in columns if name not in ("", text) and 2 <= len(_values(column)) <= most]
 
 
 def _values(column: "pa.Array[Any]") -> set[Any]:
-    """The different values; none if Python cannot hold one, such as a date after the year 9999."""
+    """The different values but empty ones; none if one is a list or object, or a date after the year 9999."""
     try:
-        return set(column.to_pylist())
+        return set(column.to_pylist()) - {None, ""}
     except (TypeError, ValueError, OverflowError, pa.ArrowException):
         return set()
