@@ -148,8 +148,7 @@ def _read_tables(
             rows[split] += _labelled_texts(blocks, schema, split, config, path, bad_row, class_names)
         if not rows[split]:
             raise DataError(f"{files[split][0]} has no rows that can be read.")
-    is_labelled = bool(config.label_column)
-    return from_label_names(rows, config.source, classes, labelled=is_labelled, bad_row=bad_row)
+    return from_label_names(rows, config.source, classes, labelled=bool(config.label_column), bad_row=bad_row)
 
 
 def _columns_needed(split: str, config: DataConfig) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -247,5 +247,4 @@ def with_text(
         for i in (~is_good).nonzero()[0]:
             problem = f"more than {MAX_REVIEW_BYTES:,} bytes in" if has_text[i].as_py() else "no"
             bad_row(f"{place(origin)} {numbers[i]} has {problem} {column!r}")
-        good_numbers = [number for number, good in zip(numbers, is_good, strict=True) if good]
-        yield batch.filter(pa.array(is_good)), good_numbers
+        yield batch.filter(pa.array(is_good)), list(compress(numbers, is_good))
