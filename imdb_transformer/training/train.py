@@ -24,12 +24,7 @@ from imdb_transformer.store.upkeep import prune_run
 from imdb_transformer.training import adapt, checkpoints, starting_weights
 from imdb_transformer.training.loop import Update
 from imdb_transformer.training.prepare import SoftLabels, prepare
-from imdb_transformer.training.start import (
-    check_unchanged,
-    choose_hardware,
-    run_to_continue,
-    training_steps,
-)
+from imdb_transformer.training.start import check_unchanged, choose_hardware, run_to_continue, training_steps
 from imdb_transformer.training.step import make_learner
 
 Folder = str | PathLike[str]
