@@ -35,7 +35,6 @@ from imdb_transformer.training.plan import resolved
 
 SoftLabels = NDArray[np.float32]  # (N, C): teachers' mean probabilities of the unlabelled reviews
 FEW_IN_VALIDATION = 100  # with fewer reviews, a warning is given
-NO_STARS = "none of these reviews has a star rating of IMDB to learn: train.star_weight is 0 in this run"
 
 
 class Prepared(NamedTuple):
@@ -242,7 +241,7 @@ def _with_stars(config: Config, stored: Corpus, train: EncodedSplit) -> tuple[Co
         return config, train
     known = imdb.stars_of(encoded.rows_of(config.data, stored, "train").texts)
     if (known == imdb.UNKNOWN).all():
-        warn(NO_STARS)
+        warn("none of these reviews has a star rating of IMDB to learn: train.star_weight is 0 in this run")
         return config.replaced("train", star_weight=0.0), train
     unlabelled = len(train.lengths) - len(known)
     return config, train._replace(stars=np.pad(known, (0, unlabelled), constant_values=imdb.UNKNOWN))

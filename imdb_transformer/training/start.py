@@ -23,11 +23,6 @@ STEPS_BETWEEN_RELEASES = 10  # of freed memory: keeps pretrain.toml below 1.5 Gi
 TOKENS_TO_COMPILE = 30_000_000  # an estimate: in a shorter training, compiling may take longer than it saves
 SAMPLE = 1000  # reviews from which the mean length of a piece is measured
 
-UNKNOWN_WORDS = (
-    "the encoder of {} knows few words of these reviews. A linear model may be more accurate; `imdb-tx "
-    "baseline` fits one"
-)
-
 
 def training_steps(
     config: Config | None, folder: Path, kind: Kind, *, teachers: Sequence[Path] = (),
@@ -90,7 +85,10 @@ def create_run(
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
         if prepared.tokenizer.knows_few_words(sample, usual):
-            warn(UNKNOWN_WORDS.format(init_from))
+            warn(
+                f"the encoder of {init_from} knows few words of these reviews. A linear model may be more "
+                "accurate; `imdb-tx baseline` fits one"
+            )
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     checkpoints.check_space(folder, learner)
     with run.create(
