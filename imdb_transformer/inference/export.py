@@ -31,7 +31,6 @@ ABOUT, TOKENIZER = "imdb_tx", "tokenizer.json"  # entries of the file's metadata
 OPSET = 20
 EXAMPLE = (3, 70)  # batch size and length: numbers that occur nowhere else in the model
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-FATAL_ONLY = 4  # one of onnxruntime's severities
 
 
 class About(BaseModel, extra="forbid", frozen=True):
@@ -81,8 +80,7 @@ def _traced(classifier: "CalibratedClassifier") -> Any:
     example = torch.full(EXAMPLE, PAD_ID + 1)
     dynamic = {INPUT: {0: "batch", 1: "length"}}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that are not used
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's exporter warns about deprecations in torch
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # of deprecations in torch's exporter
         program = torch.onnx.export(
             classifier, (example,), dynamo=True, dynamic_shapes=dynamic, opset_version=OPSET,
             input_names=[INPUT], output_names=[OUTPUT], verbose=False,
@@ -105,7 +103,7 @@ class ExportedModel:
                 f"{path} needs onnxruntime, which is not installed: pip install onnxruntime."
             ) from None
         options, content = onnxruntime.SessionOptions(), path.read_bytes()
-        options.log_severity_level = FATAL_ONLY
+        options.log_severity_level = 4  # fatal errors only
         # The graph must not read other files: onnxruntime looks for them in a folder that does not exist.
         options.add_session_config_entry(EXTERNAL_FOLDER, str(path.parent / "no-such-folder"))
         try:
