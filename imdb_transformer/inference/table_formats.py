@@ -86,18 +86,15 @@ def check_values(part: pa.Table, suffix: str) -> None:
     for name, column in zip(part.column_names, part.columns, strict=True):
         stream = pa.BufferOutputStream()
         if suffix in (".csv", ".tsv") and pa.types.is_timestamp(column.type):
-            column = column.cast(
-                pa.timestamp(column.type.unit)
-            )  # of a far one with a zone, the year overflows
+            column = column.cast(pa.timestamp(column.type.unit))  # with a zone, a far year overflows
         try:
             if suffix == ".jsonl":
                 column.to_pylist()
             else:
                 write = parquet.write_table if suffix == ".parquet" else csv.write_csv
                 write(pa.table({name: column}), stream)
-            is_written = (
-                not pa.types.is_temporal(column.type) or OUT_OF_RANGE not in stream.getvalue().to_pybytes()
-            )
+            is_date = pa.types.is_temporal(column.type)
+            is_written = not (is_date and OUT_OF_RANGE in stream.getvalue().to_pybytes())
         except (pa.ArrowException, OverflowError, ValueError):
             is_written = False
         if not is_written:
