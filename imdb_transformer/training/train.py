@@ -4,8 +4,7 @@ Several processes started by `torchrun` call the same functions and train one ru
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -53,11 +52,7 @@ def train(
     See `trainings` and `training_steps` for the options and the errors.
     """
     origins = tuple(map(Path, [teachers] if isinstance(teachers, str | PathLike) else teachers))
-    with _restored_random_state():
-        for _, steps in trainings(config, Path(folder), teachers=origins, resume=resume):
-            for _ in steps:
-                pass
-    return result_of(folder)
+    return _trained(folder, trainings(config, Path(folder), teachers=origins, resume=resume))
 
 
 def pretrain(
@@ -68,15 +63,17 @@ def pretrain(
     With a `teacher`, a run of `pretrain`, it also learns the features of that run's encoder.
     """
     teachers = (Path(teacher),) if teacher else ()
-    with _restored_random_state():
-        for _ in training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume):
-            pass
+    steps = training_steps(config, Path(folder), "encoder", teachers=teachers, resume=resume)
+    return _trained(folder, [(Path(folder), steps)])
+
+
+def _trained(folder: Folder, runs: Iterable[tuple[Path, Iterator[Update]]]) -> TrainingResult:
+    """Takes all steps of the runs. Gives torch's random state back at the end: each step sets it anew."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        for _, steps in runs:
+            for _ in steps:
+                pass
     return result_of(folder)
-
-
-def _restored_random_state() -> AbstractContextManager[None]:
-    """Gives torch's random state back at the end: a training sets it anew in each step."""
-    return torch.random.fork_rng(range(torch.cuda.device_count()))
 
 
 def trainings(
