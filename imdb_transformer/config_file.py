@@ -104,13 +104,13 @@ def differences(
                 yield f"{section}.{key}", value, usual[key]
 
 
-def overrides_of(config: Config, base: Config, excluded: Mapping[str, set[str]]) -> list[str]:
-    """The overrides that give `base` the values of `config` in some sections, but for `excluded` keys."""
-    overrides = []
+def set_options(config: Config, base: Config, excluded: Mapping[str, set[str]]) -> list[str]:
+    """Options `--set` that give `base` the values of `config` in some sections, but for `excluded` keys."""
+    options = []
     for key, value, _ in differences(config, base, excluded):
         is_plain = isinstance(value, str) and toml_value(value) == value
-        overrides.append(f"{key}={value if is_plain else json.dumps(value, ensure_ascii=False)}")
-    return overrides
+        options += ["--set", f"{key}={value if is_plain else json.dumps(value, ensure_ascii=False)}"]
+    return options
 
 
 def hash_of(config: Config) -> str:

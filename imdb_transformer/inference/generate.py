@@ -14,7 +14,7 @@ from torch import Tensor
 
 from imdb_transformer import hardware
 from imdb_transformer.config import Config
-from imdb_transformer.config_file import overrides_of
+from imdb_transformer.config_file import set_options
 from imdb_transformer.data.batches import pad
 from imdb_transformer.data.tokenizer import MASK_ID, PAD_ID, Tokenizer, tokenizer_of
 from imdb_transformer.errors import ConfigError, RunError, command_line
@@ -34,9 +34,8 @@ def load(path: Path) -> tuple[LanguageModel, Tokenizer, Hardware]:
         recipes = {"hub": ("--config", "pretrain.toml"), "demo": ("--config", "demo.toml")}
         reviews = recipes.get(config.data.source, (config.data.source,))
         excluded = {"source", "data_dir", "held_out_fraction"}
-        keys = [] if config.data.source in recipes else overrides_of(config, Config(), {"data": excluded})
-        sets = [part for key in (*keys, "pretrain.objective=causal") for part in ("--set", key)]
-        advised = command_line("pretrain", *reviews, *sets)
+        sets = [] if config.data.source in recipes else set_options(config, Config(), {"data": excluded})
+        advised = command_line("pretrain", *reviews, *sets, "--set", "pretrain.objective=causal")
         problem = f"{path} cannot write text: it was not trained to guess the next token."
         raise RunError(f"{problem} To make such a run: {advised}")
     chosen = hardware.choose(config.train.model_copy(update={"device": "auto"}))

@@ -37,8 +37,7 @@ def finetuning_command(opened: run.Run) -> str:
     is_labelled = bool(opened.config.data.label_column)
     data = set() if is_labelled else {"source", "label_column"}
     excluded = {"data": data, "tokenizer": LENGTH_KEYS, "model": run.FREE_MODEL_KEYS}
-    overrides = config_file.overrides_of(opened.config, config_file.load(RECIPE), excluded)
-    sets = [part for override in overrides for part in ("--set", override)]
+    sets = config_file.set_options(opened.config, config_file.load(RECIPE), excluded)
     reviews = [] if is_labelled else ["labelled.csv", "--label-column", "COLUMN"]
     return command_line("train", *reviews, "--config", RECIPE, *sets, "--init-from", _name_of(opened))
 
