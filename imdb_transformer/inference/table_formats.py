@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,25 +60,22 @@ def _has_bytes(kind: pa.DataType) -> bool:
 
 def write_tables(parts: Iterable[pa.Table], out: pa.Schema, path: Path) -> None:
     """Writes tables to a file, whole or not at all, in its suffix's format."""
-    with whole_file(path) as temporary, _writer(temporary, path.suffix.lower(), out) as write:
-        for part in parts:
-            write(part)
-
-
-@contextmanager
-def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], Any]]:
-    if suffix == ".parquet":
-        with parquet.ParquetWriter(path, schema) as writer:
-            yield writer.write_table
-    elif suffix == ".jsonl":
-        with path.open("w", encoding="utf-8") as file:
-            yield lambda table: file.writelines(
-                json.dumps(_finite(row), ensure_ascii=False, default=str) + "\n" for row in table.to_pylist()
-            )
-    else:
-        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
-        with csv.CSVWriter(path, schema, write_options=options) as writer:
-            yield writer.write_table
+    suffix = path.suffix.lower()
+    with whole_file(path) as temporary:
+        if suffix == ".jsonl":
+            with temporary.open("w", encoding="utf-8") as file:
+                for part in parts:
+                    for row in part.to_pylist():
+                        file.write(json.dumps(_finite(row), ensure_ascii=False, default=str) + "\n")
+            return
+        if suffix == ".parquet":
+            writer = parquet.ParquetWriter(temporary, out)
+        else:
+            options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
+            writer = csv.CSVWriter(temporary, out, write_options=options)
+        with writer:
+            for part in parts:
+                writer.write_table(part)
 
 
 def check_values(part: pa.Table, suffix: str) -> None:
