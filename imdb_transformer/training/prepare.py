@@ -108,8 +108,8 @@ def prepare_again(current: run.Run, hardware: Hardware) -> Prepared:
 
 def labels_of_teachers(
     teachers: Sequence[Path], config: Config, stored: Corpus, *, ready: bool = True
-) -> NDArray[np.float32]:
-    """(N, C): teachers' mean probabilities for each review of `unsupervised`; without `ready`, equal ones.
+) -> SoftLabels:
+    """Teachers' mean probabilities for each review of `unsupervised`; without `ready`, equal ones.
 
     Raises DataError if the corpus has no such reviews.
     """
@@ -126,16 +126,14 @@ def labels_of_teachers(
 
 
 def soft_labels_of(opened: run.Run) -> SoftLabels | None:
-    """(N, C): a teacher's probabilities, if the run had one. Raises RunError for damage."""
+    """The probabilities of a run's teachers, if it had any. Raises RunError for damage."""
     if run.SOFT_LABELS not in opened.info.file_hashes:
         return None
     run.check_file(opened.folder, opened.info, run.SOFT_LABELS)
     return np.asarray(np.load(opened.folder / run.SOFT_LABELS, allow_pickle=False), np.float32)
 
 
-def with_soft_labels(
-    train: EncodedSplit, unlabelled: EncodedSplit, soft_labels: NDArray[np.float32]
-) -> EncodedSplit:
+def with_soft_labels(train: EncodedSplit, unlabelled: EncodedSplit, soft_labels: SoftLabels) -> EncodedSplit:
     """Train, then the unlabelled reviews with the teacher's labels; all labels are (N, C) probabilities."""
     hard = np.eye(soft_labels.shape[1], dtype=np.float32)[train.labels]
     return concatenated([train._replace(labels=hard), unlabelled._replace(labels=soft_labels)])
