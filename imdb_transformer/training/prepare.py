@@ -208,7 +208,7 @@ def _with_model(
     train, validation = splits["train"], splits.get("validation")
     if kind == "encoder":
         train = encoded.pretraining_text(config, data)
-        spacing = None
+        spacing, knows_text = None, False
         if config.pretrain.objective == "causal":
             texts = encoded.rows_of(config.data, data.corpus, "train").texts
             spacing = torch.from_numpy(spacing_odds(data.tokenizer, texts))
@@ -224,9 +224,7 @@ def _with_model(
             train = with_soft_labels(train, splits["unsupervised"], soft_labels)
         config, train = _with_stars(config, data.corpus, train)
         model = make_classifier(config, vocab_size=vocab_size, num_classes=len(data.corpus.manifest.classes))
-    knows_text = (
-        kind == "classifier" and soft_labels is None and starting_weights.knows_text(config, data.corpus)
-    )
+        knows_text = soft_labels is None and starting_weights.knows_text(config, data.corpus)
     config, model = resolved(config, train, knows_text=knows_text), model.to(hardware.device)
     return Prepared(
         config, kind, hardware, data.corpus, data.tokenizer, soft_labels, train, validation, model
