@@ -81,7 +81,6 @@ def create_run(
     chosen = choose_hardware(config, gpu)
     prepared = prepare(config, kind, chosen, teachers=teachers, soft_labels=soft_labels)
     sample = corpus.read_split(prepared.corpus, "train").texts[:SAMPLE]  # rows are in a random order
-    length = prepared.tokenizer.characters_per_piece(sample)
     if init_from := prepared.config.train.init_from:
         usual = run.locate(Path(init_from))[0].info.characters_per_piece
         if prepared.tokenizer.knows_few_words(sample, usual):
@@ -102,7 +101,7 @@ def create_run(
         corpus_hash=prepared.corpus.content_hash,
         hardware=chosen.describe(),
         soft_labels=prepared.soft_labels,
-        characters_per_piece=length,
+        characters_per_piece=prepared.tokenizer.characters_per_piece(sample),
         requested_hash=config_file.hash_of(requested or config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         teachers=tuple(map(_recorded, teachers)),
