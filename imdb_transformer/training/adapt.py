@@ -36,10 +36,9 @@ def pretraining_config(prepared: Prepared) -> Config:
     share = min(1.0, len(prepared.train.lengths) / num_reviews)  # a student reads the unlabelled ones, too
     epochs = ADAPT_STEPS / steps_per_epoch(prepared.train, options.batch_tokens)
     epochs = min(epochs, ADAPT_EPOCHS, options.epochs)
-    recipe = config_file.load(config_file.shipped()[RECIPE])
-    train = recipe.train.model_copy(update={
-        "init_from": options.init_from, "epochs": max(1, round(share * epochs)),
-        "seed": options.seed, "precision": options.precision, "device": options.device,
-    })  # fmt: skip
-    model = config.model.model_copy(update={"dropout": 0.0, "word_dropout": 0.0})
-    return config.model_copy(update={"train": train, "model": model, "pretrain": recipe.pretrain})
+    recipe = config_file.load(config_file.shipped()[RECIPE]).replaced(
+        "train", init_from=options.init_from, epochs=max(1, round(share * epochs)),
+        seed=options.seed, precision=options.precision, device=options.device,
+    )  # fmt: skip
+    config = config.replaced("model", dropout=0.0, word_dropout=0.0)
+    return config.model_copy(update={"train": recipe.train, "pretrain": recipe.pretrain})
