@@ -44,15 +44,15 @@ def losses(by_run: Mapping[str, MetricsLines]) -> str:
     for i, (name, metrics) in enumerate(by_run.items()):
         training = binned_means([(line["step"], line["loss"]) for line in metrics if "loss" in line])
         validation = [(line["step"], line["validation"]["loss"]) for line in metrics if "validation" in line]
+        prefix = "" if alone else f"{name}, "
         if training:
             labelled = None if validation else training[-1]
-            drawn.append(Curve("training" if alone else f"{name}, training", training, i, "thin", labelled))
+            drawn.append(Curve(f"{prefix}training", training, i, "thin", labelled))
             first, last = training[0][1], training[-1][1]
             texts.append(f"{name} from {first:.3f} to {last:.3f} in {training[-1][0]:,} steps")
         if validation:
             best = min(validation, key=itemgetter(1))
-            label = "validation" if alone else f"{name}, validation"
-            drawn.append(Curve(label, validation, i + alone, "dots", best))
+            drawn.append(Curve(f"{prefix}validation", validation, i + alone, "dots", best))
     if not drawn:
         return ""
     kinds = "" if alone else " Thin lines are training, lines with dots validation."
