@@ -142,7 +142,7 @@ def _check_usable(encoder: Path, config: Config) -> None:
         try:
             opened, _ = run_to_continue(encoder, "encoder")
             check_unchanged(opened, config, ())
-        except (RunError, NotADirectoryError):
+        except RunError:
             raise RunError(
                 f"An encoder would be trained in {encoder}, but something else is there. If you began it "
                 "with other settings or reviews, continue with them. Or delete it, or name another --run-dir."
