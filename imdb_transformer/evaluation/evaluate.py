@@ -116,8 +116,7 @@ def predict_split(paths: Sequence[str | Path], split: str | None = None, **data:
     rows = _reviews_of(config, split, runs, is_of_run=source is None)
     labels = np.array(rows.labels)
     logits = [model.logits(rows.texts) for model in predictor.models]
-    calibrated = predictor.log_probabilities(logits)
-    raw = predictor.log_probabilities(logits, calibrated=False)
+    calibrated, raw = (predictor.log_probabilities(logits, calibrated=each) for each in (True, False))
     slices, num_learnt = _slices(rows.texts, predictor), 0
     if source or split == "test":
         is_new = _new_reviews(rows.texts, runs, changes.get("data_dir"))

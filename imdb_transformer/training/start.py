@@ -90,22 +90,17 @@ def create_run(
             )
     learner = make_learner(prepared.model, prepared.config, kind, chosen.dtype)
     checkpoints.check_space(folder, learner)
+    tokenizer = prepared.tokenizer
     with run.create(
-        folder,
-        prepared.config,
-        kind=kind,
-        save_vocabulary=prepared.tokenizer.save,
-        vocab_size=prepared.tokenizer.vocab_size,
-        tokenizer_hash=prepared.tokenizer.content_hash,
-        classes=prepared.corpus.manifest.classes,
-        corpus_hash=prepared.corpus.content_hash,
-        hardware=chosen.describe(),
-        soft_labels=prepared.soft_labels,
-        characters_per_piece=prepared.tokenizer.characters_per_piece(sample),
+        folder, prepared.config, kind=kind, hardware=chosen.describe(), soft_labels=prepared.soft_labels,
+        classes=prepared.corpus.manifest.classes, corpus_hash=prepared.corpus.content_hash,
+        save_vocabulary=tokenizer.save, vocab_size=tokenizer.vocab_size,
+        tokenizer_hash=tokenizer.content_hash,
+        characters_per_piece=tokenizer.characters_per_piece(sample),
         requested_hash=config_file.hash_of(requested or config),
         origin_hash=starting_weights.origin_hash(prepared.config, teachers),
         teachers=tuple(map(_recorded, teachers)),
-    ) as new:
+    ) as new:  # fmt: skip
         checkpoints.save_checkpoint(new, run.LAST, learner, checkpoints.Counters())
     return prepared
 
