@@ -4,14 +4,16 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import date
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, BinaryIO
+from zipfile import ZipFile
 
 from imdb_transformer.data.rows import Report, Row
 from imdb_transformer.errors import ConfigError, warn
 
 ESCAPED = re.compile("_x(005F|00[01][0-9A-Fa-f])_")
 """how Excel writes a control character, such as _x000D_, and an underscore before such a code"""
+FORMULA = re.compile(rb"<(\w+:)?f[ />]")  # in the XML of a sheet
 
 
 def read_excel(file: BinaryIO, origin: object, report: Report) -> tuple[list[str], Iterator[Row]]:
@@ -52,17 +54,20 @@ def _read_sheet(file: BinaryIO) -> tuple[list[list[str]], int]:
         ) from None
     with warnings.catch_warnings(action="ignore"):  # about styles and rules that openpyxl does not know
         try:
-            books = [load_workbook(file, read_only=True, data_only=computed) for computed in (False, True)]
-            formulas, values = (_first_sheet(book).iter_rows() for book in books)
-            cells, num_empty = [], []
-            for with_formulas, row in zip(formulas, values, strict=True):
-                cells.append([_as_text(cell) for cell in row])
-                num_empty.append(_num_without_value(with_formulas, row))
+            sheet = _first_sheet(load_workbook(file, read_only=True, data_only=True))
+            cells = [[_as_text(cell) for cell in row] for row in sheet.iter_rows()]
             while cells and not any(cells[-1]):
                 cells.pop()
+            num_empty = 0
+            if _has_formulas(file):
+                books = (
+                    load_workbook(file, read_only=True, data_only=computed) for computed in (False, True)
+                )
+                formulas, values = (_first_sheet(book).iter_rows() for book in books)
+                num_empty = sum(map(_num_without_value, formulas, islice(values, len(cells))))
         except Exception as error:  # of zip, XML or openpyxl
             raise ValueError(f"it is not a workbook ({error})") from None
-    return cells, sum(num_empty[: len(cells)])
+    return cells, num_empty
 
 
 def _first_sheet(workbook: Any) -> Any:
@@ -71,6 +76,13 @@ def _first_sheet(workbook: Any) -> Any:
     sheet = next((each for each in sheets if each.sheet_state == "visible"), sheets[0])
     sheet.reset_dimensions()  # some programs write a size that leaves rows out
     return sheet
+
+
+def _has_formulas(file: BinaryIO) -> bool:
+    """Whether a workbook may have formulas. To find their cells, all of it is read twice more."""
+    with ZipFile(file) as archive:
+        sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
+        return any(FORMULA.search(archive.read(name)) for name in sheets)
 
 
 def _num_without_value(formulas: Sequence[Any], values: Sequence[Any]) -> int:
