@@ -123,6 +123,13 @@ def tables_by_split(folder: Path, data_dir: Path) -> dict[str, list[Path]]:
     return files
 
 
+def advice_on_arrow(folder: Path) -> str:
+    """What to do with a folder that `datasets` wrote by `save_to_disk`; empty for any other folder."""
+    if not any(folder.glob("**/*.arrow")):
+        return ""
+    return " save_to_disk wrote it; write each split by to_parquet instead, such as train.parquet."
+
+
 def warn_of_unread(folder: Path, files: Iterable[Path], reason: str) -> None:
     """Names the files of a folder that are not read, if there are any."""
     if names := ", ".join(sorted(str(path.relative_to(folder)) for path in files)):

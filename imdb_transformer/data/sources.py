@@ -34,7 +34,6 @@ HUB_NAME = "stanfordnlp/imdb"
 
 # What `datasets` raises, besides its own errors, for what it cannot read.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, pa.ArrowException, yaml.YAMLError)
-ADVICE_ON_ARROW = " save_to_disk wrote it; write each split by to_parquet instead, such as train.parquet."
 SAME_COLUMNS = (
     " The tables of a folder must have the same column names. If this one has no labels, name {} as the "
     "source instead of the folder."
@@ -106,8 +105,7 @@ def _read_folder(folder: Path, config: DataConfig, classes: Sequence[str], bad_r
     unnamed = files.pop("", [])
     if not files and not unnamed:
         problem = f"it has no train/CLASS/*.txt files and no tables ({tables.ENDINGS})"
-        has_arrow = any(folder.glob("**/*.arrow"))
-        raise DataError(f"{folder} is not a source: {problem}.{ADVICE_ON_ARROW if has_arrow else ''}")
+        raise DataError(f"{folder} is not a source: {problem}.{layouts.advice_on_arrow(folder)}")
     are_parts = all(path.parent != folder or path.name.startswith("part-") for path in unnamed)  # by Spark
     if unnamed and files.keys() <= {"unsupervised"} and (len(unnamed) == 1 or are_parts):
         files["train"] = unnamed
