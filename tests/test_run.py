@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -295,11 +296,12 @@ def test_the_second_of_two_commands_that_create_a_run_is_refused(tmp_path: Path)
         tmp_path / "run", Config(), save_vocabulary=tokenizer.save, hardware="CPU",
         kind="classifier", classes=("a", "b"), corpus_hash="", vocab_size=300, tokenizer_hash="",
     )  # fmt: skip
-    created.__enter__()
+    stack = ExitStack()
+    stack.enter_context(created)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("another's")
     with pytest.raises(RunError, match="in the meantime"):
-        created.__exit__(None, None, None)
+        stack.close()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run" / "run.json").read_text() == "another's"
 
