@@ -46,7 +46,7 @@ def shipped() -> dict[str, Path]:
     return {file.name: file for file in folder.glob("*.toml")}
 
 
-def load(name: str | PathLike[str], overrides: Iterable[str] = ()) -> Config:
+def load(name: str | PathLike[str], overrides: Iterable[str] | None = ()) -> Config:
     """The config in a file (see `find`), with one override or several: `section.key=value` in TOML.
 
     Raises ConfigError, and TypeError for overrides that are not strings.

@@ -49,7 +49,7 @@ def test_texts_may_be_a_column_of_a_table_an_array_or_any_other_row_of_texts(
 
 
 def test_paths_are_taken_where_strings_are(trained: Path, source: Path) -> None:
-    assert imdb_transformer.load_config(Path("demo.toml")) == imdb_transformer.load_config("demo.toml")
+    assert imdb_transformer.load_config(Path("demo.toml")) == imdb_transformer.load_config("demo.toml", None)
     assert imdb_transformer.evaluate(trained, source=source / "test.jsonl").num_examples == 100
 
 
